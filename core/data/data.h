@@ -1,0 +1,93 @@
+/* data.h - token streams, and the order in which samples are drawn from them.
+ *
+ * A *source* is a stream of tokens: documents back to back, each closed by EOS. Sample k of a
+ * source is the T+1 tokens that start at k*T (inputs and shifted labels), for k in [0,
+ * floor((n-1)/T)). With `holdout` h the stream is cut at floor(n*(1-h)): training sees tokens
+ * before the cut only, validation only those after it. The order is computed, not stored: the i-th
+ * draw from source s is sample permute(key(seed, s's name, epoch e), K, i mod K) with e = i div K.
+ * Which source gives the j-th draw of the run: the one with the largest weight*(total+1) - taken
+ * since the weights were set (ties: first). So order depends neither on train length, batch or DP,
+ * nor, within a source, on other sources. I1  One 64-bit cursor per source; nothing else is state.
+ * I2  Ids are checked against the vocabulary when first touched. "bytes": ids 0..255 are the bytes,
+ * 256 is EOS. A folder is all regular files below it in path order, each one document. */
+#pragma once
+#include <stdint.h>
+#include "../base/status.h"
+#include "../base/json.h"
+#include "../recipe/recipe.h"
+
+enum { MC_BYTES_EOS = 256, MC_BYTES_VOCAB = 257 };
+
+struct mc_cursor { /* plain data, kept in the checkpoint */
+    int nsources;
+    uint64_t taken[MC_MAX_SOURCES];      /* samples drawn from each source, ever */
+    uint64_t phase_base[MC_MAX_SOURCES]; /* `taken` when the present weights were set */
+};
+struct mc_sample {
+    int source;
+    uint64_t index; /* sample in the source */
+    uint64_t epoch;
+};
+
+struct mc_data;
+/* base_dir: folder that relative paths start from. Opens training and validation sources. Needs at
+ * least one full sample each side asked for: "sequence longer than the data" is an error with both
+ * lengths. eval_only: training sources are not required. */
+mc_status mc_data_open(const struct mc_recipe *r, const char *base_dir, struct mc_data **d,
+                       struct mc_err *err);
+void mc_data_close(struct mc_data *d);
+int64_t mc_data_train_tokens(const struct mc_data *d);
+int64_t mc_data_valid_samples(const struct mc_data *d); /* 0: no validation set */
+uint64_t mc_data_hash(const struct mc_data *d);         /* of all sources: sizes and content hash */
+int mc_data_bytes_like(
+    const struct mc_data *d); /* 1: tokens are bytes, bits per byte makes sense */
+void mc_cursor_init(const struct mc_data *d, struct mc_cursor *c);
+/* The next n draws; advances the cursor. Allocates nothing. */
+void mc_data_draw(const struct mc_data *d, struct mc_cursor *c, int64_t n, struct mc_sample *out);
+/* Tokens and targets ([n*T] each) of n samples; targets of masked positions are -1. MC_E_FORMAT: an
+ * id past the vocabulary. */
+mc_status mc_data_fetch(const struct mc_data *d, const struct mc_sample *s, int64_t n,
+                        int32_t *tokens, int32_t *targets, struct mc_err *err);
+/* Validation samples [first, first+n), in stream order. */
+mc_status mc_data_fetch_valid(const struct mc_data *d, int64_t first, int64_t n, int32_t *tokens,
+                              int32_t *targets, struct mc_err *err);
+const char *mc_data_source_name(const struct mc_data *d, int source);
+void mc_cursor_write(const struct mc_data *d, const struct mc_cursor *c,
+                     struct mc_json *j); /* {"sources":[{"name","taken","phase_base"}]} */
+/* Names and count must agree with the open data: else MC_E_RECIPE telling what differs. New
+ * weights: caller passes reset = 1. */
+mc_status mc_cursor_read(const struct mc_data *d, const char *json, struct mc_cursor *c,
+                         int weights_changed, struct mc_err *err);
+
+/* ---- Megatron's .bin/.idx (core/data/indexed.c): read as is, written by pack ---- */
+struct mc_indexed;
+mc_status mc_indexed_open(const char *prefix_or_file, struct mc_indexed **x,
+                          struct mc_err *err); /* every field bounded and cross-checked */
+void mc_indexed_close(struct mc_indexed *x);
+int64_t mc_indexed_sequences(const struct mc_indexed *x);
+int64_t mc_indexed_documents(const struct mc_indexed *x);
+int64_t mc_indexed_tokens(const struct mc_indexed *x);
+enum mc_dtype mc_indexed_dtype(const struct mc_indexed *x);
+mc_status mc_indexed_read(const struct mc_indexed *x, int64_t first_token, int64_t n, int32_t *out,
+                          struct mc_err *err); /* stream positions */
+mc_status mc_indexed_sequence(const struct mc_indexed *x, int64_t i, int64_t *byte_offset,
+                              int64_t *len, struct mc_err *err);
+struct mc_pack_cfg {
+    const char *const *inputs;
+    int ninputs;
+    const char *out_prefix;
+    int append_eos;
+    int progress;
+};
+struct mc_pack_stats {
+    int64_t documents, tokens, bytes_in;
+    uint64_t hash;
+};
+/* Bytes tokenizer: each file one document. Writes prefix.bin, prefix.idx, then the sidecar
+ * prefix.json (hashes, counts). */
+mc_status mc_data_pack(const struct mc_pack_cfg *cfg, struct mc_pack_stats *stats,
+                       struct mc_err *err);
+mc_status mc_data_inspect(const char *path, struct mc_json *j, struct mc_err *err);
+/* Re-reads everything, checks structure and sidecar hashes: MC_E_DIFF with what and where. */
+mc_status mc_data_verify(const char *path, int64_t vocab_or_0, struct mc_json *j,
+                         struct mc_err *err);

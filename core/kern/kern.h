@@ -1,0 +1,229 @@
+/* kern.h - the kernel table: what a device computes. One table per (device, dtype); plain data in,
+ * plain data out.
+ *
+ * All pointers are device memory in the table's dtype ("real") unless typed otherwise. Matrices are
+ * row-major with a row stride in elements (ld*), so that a column slice of a fused [M, Nq+Nk+Nv]
+ * buffer is an ordinary operand. M = rows (tokens of the microbatch: B*T), C = features, V =
+ * vocabulary. I1  Bits depend on shapes only, never on the thread count: tile grids and reduction
+ * orders are functions of the shape; BLAS runs one thread per tile and tiles never split K. I2
+ * `acc` = 1 adds to the output, 0 overwrites. Outputs never alias inputs unless a line says so. I3
+ * No kernel allocates; scratch comes from the caller, sized by the _scratch functions (bytes). The
+ * CPU tables are one body (cpu/ *.inl) compiled once per dtype: cpu_f32.c, cpu_f64.c. */
+#pragma once
+#include <stddef.h>
+#include <stdint.h>
+#include "../base/pool.h"
+#include "../base/status.h"
+#include "../device/device.h"
+#include "../tensor/dtype.h"
+
+struct mc_gemm { /* C[M,N] = alpha * op(A) op(B) + (acc ? C : 0); K is never split */
+    int64_t m, n, k;
+    int ta, tb; /* 0: as stored ([M,K], [K,N]); 1: stored transposed ([K,M], [N,K]) */
+    const void *a;
+    int64_t lda;
+    const void *b;
+    int64_t ldb;
+    void *c;
+    int64_t ldc;
+    double alpha;
+    int acc;
+    const void *bias; /* [N] added to each row of C after the product, or NULL; with acc 0 only */
+};
+struct mc_norm { /* rms: y = x * rstd * w; layer: y = (x - mean) * rstd * w + b.  Statistics in fp32
+                    (fp64 tables: fp64) */
+    int64_t m, c;
+    double eps;
+    const void *x;
+    int64_t ldx;
+    const void *w;
+    const void *b /* layer only, may be NULL */;
+    void *y;
+    int64_t ldy;
+    void *rstd, *mean; /* [M] saved; mean: layer only */
+};
+struct mc_norm_grad {
+    int64_t m, c;
+    const void *x;
+    int64_t ldx;
+    const void *w;
+    const void *rstd, *mean;
+    const void *dy;
+    int64_t lddy;
+    void *dx;
+    int64_t lddx;
+    int acc_dx; /* backward_input */
+    void *dw, *db;
+    void *scratch; /* backward_weight: dw, db [C] always added to; scratch mc_kern_norm_scratch() */
+};
+struct mc_rope { /* rotates pairs (i, i + D/2) of each head ("half" layout); sin/cos tables are
+                    fp64-computed, rounded once */
+    int64_t b, t, heads, d;
+    int64_t pos0;          /* row r = (seq r / t, position pos0 + r % t) */
+    const void *cos, *sin; /* [max_pos, D/2] */
+    const void *x;
+    int64_t ldx;
+    void *y;
+    int64_t ldy; /* y may be x */
+    int inverse; /* 1: rotate back (backward) */
+};
+struct mc_attn { /* causal; query head h reads kv head h / (heads / kv_heads). Never stores T x T */
+    int64_t b, t, heads, kv_heads, d;
+    double scale;
+    int causal;
+    const void *q, *k, *v;
+    int64_t ldq, ldk, ldv; /* rows B*T */
+    void *o;
+    int64_t ldo;   /* [B*T, heads*D] */
+    void *lse;     /* [B, heads, T] log-sum-exp of scaled scores, saved */
+    void *scratch; /* mc_kern_attn_scratch() */
+};
+struct mc_attn_grad {
+    struct mc_attn f; /* as in forward; o and lse are its results */
+    const void *d_o;
+    int64_t lddo;
+    void *dq, *dk, *dv;
+    int64_t lddq, lddk, lddv; /* overwritten */
+    void *scratch;
+};
+struct mc_attn_cached { /* one sequence, `t` new rows at positions pos0..; keys and values of
+                           0..pos0+t-1 come from the cache */
+    int64_t t, pos0, heads, kv_heads, d;
+    double scale;
+    const void *q;
+    int64_t ldq;
+    const void *kc, *vc;
+    int64_t ldc; /* [max_t, kv_heads*D] caches, new rows already in */
+    void *o;
+    int64_t ldo;
+    void *scratch;
+};
+enum mc_unary_kind {
+    MC_UNARY_GELU /* erf-free tanh form */,
+    MC_UNARY_GELU_ERF,
+    MC_UNARY_SILU,
+    MC_UNARY_RELU
+};
+struct mc_unary {
+    enum mc_unary_kind kind;
+    int64_t m, c;
+    const void *x;
+    int64_t ldx;
+    void *y;
+    int64_t ldy; /* y may be x */
+    const void *dy;
+    int64_t lddy;
+    void *dx;
+    int64_t lddx; /* backward: dx = dy f'(x); dx may be dy */
+};
+struct mc_swiglu {
+    int64_t m, c;
+    const void *g, *u;
+    int64_t ldg, ldu;
+    void *y;
+    int64_t ldy; /* y = silu(g) * u */
+    const void *dy;
+    int64_t lddy;
+    void *dg, *du;
+    int64_t lddg, lddu;
+};
+struct mc_add {
+    int64_t m, c;
+    const void *x;
+    int64_t ldx;
+    const void *y;
+    int64_t ldy;
+    void *z;
+    int64_t ldz; /* z = ax x + ay y; may be x or y */
+    double ax, ay;
+};
+struct mc_embed { /* y[r] = w[id[r]] ; positions: y[r] = x[r] + w[pos0 + r % t] */
+    int64_t m, c, vocab, t, pos0;
+    const int32_t *ids;
+    const void *w;
+    const void *x;
+    int64_t ldx;
+    void *y;
+    int64_t ldy;
+    const void *dy;
+    int64_t lddy;
+    void *dw; /* backward_weight: dw [vocab, C] added to, rows in ascending r */
+};
+struct mc_dropout { /* keep where (philox bits of (key, step, first + r*C + c) as u32) >= p * 2^32;
+                       y = x / (1 - p) */
+    int64_t m, c;
+    const void *x;
+    int64_t ldx;
+    void *y;
+    int64_t ldy; /* y may be x; backward is the same call on dy */
+    double p;
+    uint64_t key, step;
+    uint64_t first;     /* logical index of element (0,0): rows are global sample*seq + position */
+    const int64_t *row; /* [M] logical row index of each row, or NULL: r */
+};
+struct mc_xent { /* per row: loss = lse - logit[target]; rows with target < 0 are masked: loss 0, no
+                    gradient */
+    int64_t m, v;
+    const int32_t *targets;
+    void *logits;
+    int64_t ld;   /* forward reads; backward overwrites with dlogits = (softmax - onehot) * scale */
+    void *lse;    /* [M] saved */
+    void *loss;   /* [M] token losses in real */
+    double scale; /* backward: 1/N */
+};
+struct mc_adamw { /* on the flat master: n elements; decoupled decay; eps outside the root */
+    int64_t n;
+    void *w, *m, *v;
+    const void *g;
+    double gscale;                       /* gradient multiplier (clip) */
+    double lr, beta1, beta2, eps, decay; /* decay multiplies lr */
+    double bias1, bias2;                 /* 1 - beta^t */
+};
+
+struct mc_kern_ops {
+    const char *name; /* "cpu-f32" */
+    enum mc_dtype dtype;
+    void (*gemm)(struct mc_pool *, const struct mc_gemm *);
+    void (*rmsnorm)(struct mc_pool *, const struct mc_norm *);
+    void (*rmsnorm_bwd_input)(struct mc_pool *, const struct mc_norm_grad *);
+    void (*rmsnorm_bwd_weight)(struct mc_pool *, const struct mc_norm_grad *);
+    void (*layernorm)(struct mc_pool *, const struct mc_norm *);
+    void (*layernorm_bwd_input)(struct mc_pool *, const struct mc_norm_grad *);
+    void (*layernorm_bwd_weight)(struct mc_pool *, const struct mc_norm_grad *);
+    void (*rope)(struct mc_pool *, const struct mc_rope *);
+    void (*attn)(struct mc_pool *, const struct mc_attn *);
+    void (*attn_bwd)(struct mc_pool *, const struct mc_attn_grad *);
+    void (*attn_cached)(struct mc_pool *, const struct mc_attn_cached *);
+    void (*unary)(struct mc_pool *, const struct mc_unary *);
+    void (*unary_bwd)(struct mc_pool *, const struct mc_unary *);
+    void (*swiglu)(struct mc_pool *, const struct mc_swiglu *);
+    void (*swiglu_bwd)(struct mc_pool *, const struct mc_swiglu *);
+    void (*add)(struct mc_pool *, const struct mc_add *);
+    void (*bias_bwd)(struct mc_pool *, int64_t m, int64_t n, const void *dy, int64_t lddy, void *db,
+                     void *scratch); /* db += column sums */
+    void (*embed)(struct mc_pool *, const struct mc_embed *);
+    void (*embed_bwd)(struct mc_pool *, const struct mc_embed *);
+    void (*positions)(struct mc_pool *, const struct mc_embed *);
+    void (*positions_bwd)(struct mc_pool *, const struct mc_embed *);
+    void (*dropout)(struct mc_pool *, const struct mc_dropout *);
+    void (*xent)(struct mc_pool *, const struct mc_xent *);
+    void (*xent_bwd)(struct mc_pool *, const struct mc_xent *);
+    void (*adamw)(struct mc_pool *, const struct mc_adamw *);
+    double (*sum)(struct mc_pool *, const void *x, int64_t n);         /* fp64, fixed order */
+    double (*sum_squares)(struct mc_pool *, const void *x, int64_t n); /* fp64, fixed order */
+    void (*from_f32)(void *dst, const float *src, int64_t n); /* exact or rounded to nearest even */
+    void (*to_f32)(float *dst, const void *src, int64_t n);
+    /* bytes of scratch, functions of the shape and (attn) of pool threads */
+    size_t (*norm_scratch)(int64_t m, int64_t c);
+    size_t (*bias_scratch)(int64_t m, int64_t n);
+    size_t (*attn_scratch)(int64_t b, int64_t t, int64_t heads, int64_t kv_heads, int64_t d,
+                           int threads);
+};
+/* MC_E_MACHINE when this build has no such table (bf16 here, cuda here). */
+mc_status mc_kern_get(enum mc_device_kind kind, enum mc_dtype dtype, const struct mc_kern_ops **ops,
+                      struct mc_err *err);
+/* BLAS start-up: checks the flavour, sets one thread, runs one warm-up GEMM on each pool thread
+ * (before the memory baseline). */
+mc_status mc_kern_start(struct mc_pool *pool, struct mc_err *err);
+/* "openblas 0.3.21 SkylakeX": for the numerics fingerprint. */
+void mc_kern_fingerprint(char *dst, size_t cap);

@@ -1,0 +1,50 @@
+/* optim.h - AdamW on flat buffers, the gradient norm, the rules by name, and the pure schedules of
+ * lr and batch.
+ *
+ * Gradient norm: fp64 partial per (parameter, shard), combined in name order; every logical element
+ * once. clip = min(1, c / (norm + 1e-6)). AdamW: decoupled decay on the master, bias-corrected by
+ * the count of successful updates, eps outside the root:   w <- w - lr * ( mhat / (sqrt(vhat) +
+ * eps) + decay * w ) I1  Shard boundaries are whole parameters or rows of them, so that any file
+ * slice is one axis-aligned box. */
+#pragma once
+#include "../base/status.h"
+#include "../graph/graph.h"
+#include "../recipe/recipe.h"
+
+struct mc_counters {
+    int64_t steps, samples, tokens;
+}; /* attempted updates, data read */
+
+/* ---- lr.c: formulas documented there ---- */
+/* Rate for the update that brings the counters to c (c.steps >= 1): never 0 by accident in the
+ * first step. */
+double mc_lr_at(const struct mc_lr_cfg *lr, const struct mc_counters *c);
+/* Global batch of the step that starts at counters c. */
+int64_t mc_batch_at(const struct mc_batch_cfg *b, const struct mc_counters *c);
+/* Has the target been reached? Steps to go from c under the ramp (-1: more than 2^40). */
+int mc_target_reached(const struct mc_quantity *target, const struct mc_counters *c);
+int64_t mc_steps_to_go(const struct mc_recipe *r, const struct mc_counters *c);
+
+/* ---- adamw.c ---- */
+struct mc_optim_memory {
+    size_t m, v;
+}; /* bytes, fp32/fp64: the weight is the master */
+struct mc_optim_memory mc_optim_memory(const struct mc_graph *g, enum mc_dtype dtype);
+struct mc_optim;
+struct mc_optim_buffers {
+    void *params, *grads, *m, *v;
+}; /* flat, graph layout */
+/* Rules: first match wins; a glob that matches nothing is an error that names it. */
+mc_status mc_optim_create(const struct mc_recipe *r, const struct mc_graph *g,
+                          const struct mc_kern_ops *k, struct mc_pool *pool,
+                          const struct mc_optim_buffers *buf, struct mc_optim **o,
+                          struct mc_err *err);
+void mc_optim_destroy(struct mc_optim *o);
+double mc_optim_grad_norm(struct mc_optim *o);
+/* One successful update; t counts from 1. */
+void mc_optim_update(struct mc_optim *o, int64_t t, double lr, double grad_scale);
+double mc_optim_decay_of(const struct mc_optim *o, int param); /* for explain and tests */
+/* model/NAME, adam_m/NAME, adam_v/NAME for every parameter; returns the count; fills up to cap. */
+int mc_optim_state(const struct mc_optim *o, struct mc_state_tensor *t, int cap);
+/* weights_hash of the parameters. */
+uint64_t mc_optim_weights_hash(const struct mc_optim *o);

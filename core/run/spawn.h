@@ -1,0 +1,25 @@
+/* spawn.h - fork + exec of ranks, and signals turned into flags.
+ * I1  Ranks are direct children, PR_SET_PDEATHSIG(SIGKILL), getppid() compared after prctl; forked
+ * from the main thread only. I2  A signal handler sets one word. SIGINT, SIGTERM, SIGUSR1 (Slurm's
+ * early warning) count; SIGPIPE is ignored. */
+#pragma once
+#include <sys/types.h>
+#include "../base/status.h"
+
+struct mc_spawn {
+    const char *const *argv;
+    const int *keep_fds;
+    int nkeep;
+    int threads; /* OPENBLAS/OMP thread environment of the child */
+};
+struct mc_child {
+    pid_t pid;
+    int pidfd; /* -1 where pidfd_open is missing */
+};
+mc_status mc_spawn(const struct mc_spawn *s, struct mc_child *c, struct mc_err *err);
+
+void mc_signals_install(void);
+int mc_signals_pending(void); /* 0, or the first stop signal received */
+int mc_signals_count(
+    void); /* how many stop signals so far: the second of a person at a terminal means "now" */
+void mc_signals_raise(int sig); /* tests: as if received */

@@ -1,0 +1,57 @@
+/* tensor.h - logical tensors: shape, where each mesh axis puts it, and boxes of it. No data lives
+ * here.
+ *
+ * A tensor's meaning is its *logical* shape; ranks hold boxes of it. Per mesh axis a tensor is
+ *   replicate           every coordinate holds the same
+ *   shard(dim, how)     coordinate c holds part c of `dim`: contiguous | zigzag (context parallel)
+ * | expert partial(sum)        the logical value is the sum over coordinates Sequence parallel is
+ * shard(seq) on the tp axis. */
+#pragma once
+#include <stdint.h>
+#include "dtype.h"
+
+#define MC_MAX_DIMS 4
+#define MC_NAME_MAX 96 /* "layers.127.attn.q.weight" */
+
+enum mc_axis { MC_AXIS_TP, MC_AXIS_CP, MC_AXIS_EP, MC_AXIS_DP, MC_AXIS_PP, MC_NAXES };
+enum mc_place_kind { MC_REPLICATE, MC_SHARD, MC_PARTIAL };
+enum mc_shard_how { MC_CONTIGUOUS, MC_ZIGZAG, MC_EXPERT };
+struct mc_place {
+    uint8_t kind, dim, how;
+};
+struct mc_sharding {
+    struct mc_place on[MC_NAXES];
+}; /* all zero: replicated everywhere */
+
+struct mc_shape {
+    int nd;
+    int64_t dim[MC_MAX_DIMS];
+};
+struct mc_box {
+    int nd;
+    int64_t lo[MC_MAX_DIMS], n[MC_MAX_DIMS];
+}; /* axis-aligned part of a logical tensor */
+
+int64_t mc_shape_count(const struct mc_shape *s); /* product; 1 for nd 0; -1 on overflow of int64 */
+struct mc_shape mc_shape_1(int64_t a);
+struct mc_shape mc_shape_2(int64_t a, int64_t b);
+int mc_shape_eq(const struct mc_shape *a, const struct mc_shape *b);
+struct mc_box mc_box_whole(const struct mc_shape *s);
+int64_t mc_box_count(const struct mc_box *b);
+/* The box of `s` that coordinate `coord[a]` of `size[a]` holds, for contiguous shards. Dimensions
+ * must divide: else 0 is returned. */
+int mc_box_of(const struct mc_shape *s, const struct mc_sharding *sh, const int coord[MC_NAXES],
+              const int size[MC_NAXES], struct mc_box *box);
+const char *mc_axis_name(enum mc_axis a); /* "tp" ... */
+void mc_sharding_print(const struct mc_sharding *sh, char *dst,
+                       int cap); /* "tp:shard(1) dp:partial" or "replicate" */
+
+/* A piece of training state as others (ckpt, diff) see it: the logical tensor and the box of it
+ * that lives at `data`, row-major. */
+struct mc_state_tensor {
+    char name[MC_NAME_MAX + 16]; /* "model/NAME", "adam_m/NAME", "adam_v/NAME" */
+    enum mc_dtype dtype;
+    struct mc_shape shape;
+    struct mc_box box;
+    void *data;
+};

@@ -1,0 +1,62 @@
+/* train.h - one rank's training: owner of everything, and a step loop that fits on a screen. */
+#pragma once
+#include "hooks.h"
+#include "../run/page.h"
+#include "../run/rundir.h"
+
+enum mc_resume { MC_RESUME_FRESH, MC_RESUME_AUTO, MC_RESUME_STEP };
+struct mc_train_cfg {
+    const struct mc_recipe *recipe;
+    const struct mc_rundir *rd;      /* segment set */
+    struct mc_page *page;            /* may be NULL (tests) */
+    const struct mc_hook_ops *hooks; /* may be NULL */
+    int rank, nranks, threads;
+    enum mc_resume resume;
+    int64_t resume_step;
+    int quiet;    /* no log lines (a person still gets errors) */
+    int progress; /* stderr is a terminal: progress line with ETA */
+};
+struct mc_train_result {
+    int exit_code;
+    int64_t step, segment_steps, committed_step;
+    double loss;
+    uint64_t weights_hash;
+};
+/* Returns MC_OK with result.exit_code 0 or 75/76; errors otherwise. The result is filled in either
+ * case. */
+mc_status mc_train(const struct mc_train_cfg *cfg, struct mc_train_result *res, struct mc_err *err);
+
+/* What the run needs, before anything is taken: bytes by category; used by check, explain and the
+ * memory Shows. */
+struct mc_train_memory {
+    size_t params, grads, extra_grads, optim, activations, temp, tables, batch, kv, total;
+};
+mc_status mc_train_plan(const struct mc_recipe *r, int threads, struct mc_train_memory *m,
+                        struct mc_err *err);
+
+/* ---- eval.c / generate.c: on a checkpoint, no run needed ---- */
+struct mc_eval_result {
+    double loss;
+    int64_t tokens, samples;
+    double bits_per_byte; /* NaN unless byte-like */
+};
+struct mc_session; /* a model loaded for inference */
+mc_status mc_session_open(const struct mc_recipe *r, const char *ckpt_path, int threads,
+                          struct mc_session **s, struct mc_err *err);
+void mc_session_close(struct mc_session *s);
+mc_status mc_session_eval(struct mc_session *s, const char *base_dir, int64_t max_samples,
+                          struct mc_eval_result *res, struct mc_err *err);
+struct mc_generate_cfg {
+    const int32_t *prompt;
+    int64_t nprompt; /* may be 0: starts from EOS */
+    int64_t max_tokens;
+    double temperature; /* 0: greedy */
+    int64_t top_k;      /* 0: off */
+    double top_p;       /* 1: off */
+    uint64_t seed;
+    int stop_at_eos;
+    int (*emit)(void *arg, int32_t token);
+    void *arg; /* streaming; nonzero return stops */
+};
+mc_status mc_session_generate(struct mc_session *s, const struct mc_generate_cfg *cfg,
+                              int64_t *ntokens, struct mc_err *err);

@@ -1,0 +1,41 @@
+/* host.h - the Lua floor as the command line sees it: load a recipe, open hooks. The only folder
+ * whose C includes lua.h. */
+#pragma once
+#include "../core/recipe/recipe.h"
+#include "../core/train/hooks.h"
+
+struct mc_load_cfg {
+    const char *path; /* recipe file */
+    const char *home; /* MASCON_HOME: holds lua/ hooks/ recipes/ */
+    const char *const *set;
+    int nset; /* "key=value", applied after inherit */
+};
+struct mc_vm;
+struct mc_loaded {
+    struct mc_recipe_box *box;
+    char *text; /* recipe source, mc_free */
+    char base_dir[1024];
+    struct mc_vm *vm; /* kept for tabulate */
+};
+/* Sandbox, budget (2 s CPU, 256 MiB), watchdog; runs the chunk, applies inherit and --set, traces
+ * the model, binds. All problems at once. MC_E_RECIPE when problems->n > 0. */
+mc_status mc_lua_load_recipe(const struct mc_load_cfg *cfg, struct mc_problems *problems,
+                             struct mc_loaded *out, struct mc_err *err);
+void mc_lua_loaded_fini(struct mc_loaded *l);
+/* Functions given for lr or batch.global: evaluated for every step up to the target (after mc_check
+ * has fixed it), into lr.table and batch.ramp. f(s), s = { step, samples, tokens, global } ->
+ * number. Nothing to do: MC_OK. More than 2^20 steps or 32 distinct batch pieces: MC_E_RECIPE with
+ * what to use instead. */
+mc_status mc_lua_tabulate(struct mc_loaded *l, struct mc_problems *problems, struct mc_err *err);
+
+struct mc_hooks_cfg {
+    const struct mc_recipe *recipe;
+    const char *base_dir, *home;
+    const char *run_dir;
+    /* errors, overruns and hooks' own log lines; may be NULL */
+    void (*report)(void *arg, const char *kind /* "hook_error" | "hook_log" */, const char *hook,
+                   const char *message);
+    void *report_arg;
+};
+mc_status mc_lua_hooks_open(const struct mc_hooks_cfg *cfg, struct mc_hook_ops *ops,
+                            struct mc_err *err);

@@ -1,0 +1,45 @@
+# find.cmake - every dependency is found here and nowhere else; README.md beside this file says what each is for.
+find_package(Threads REQUIRED)
+find_package(PkgConfig REQUIRED)
+
+# mc_dep(NAME pkg-config-name minimum "debian package")
+function(mc_dep name pc min deb)
+  pkg_check_modules(PC_${name} QUIET IMPORTED_TARGET ${pc}>=${min})
+  if(NOT PC_${name}_FOUND)
+    message(FATAL_ERROR "${pc} >= ${min} is needed and was not found; on Debian: apt-get install ${deb}")
+  endif()
+  add_library(dep_${name} INTERFACE)
+  target_link_libraries(dep_${name} INTERFACE PkgConfig::PC_${name})
+  message(STATUS "${pc} ${PC_${name}_VERSION}")
+endfunction()
+
+mc_dep(luajit   luajit   2.1.0    libluajit-5.1-dev)
+mc_dep(xxhash   libxxhash 0.8.0   libxxhash-dev)
+mc_dep(jansson  jansson  2.13     libjansson-dev)
+mc_dep(zstd     libzstd  1.4.8    libzstd-dev)
+
+# OpenBLAS: the pthread flavour (an OpenMP build fights our own threads; see kern/gemm_cpu.c), whichever alternative is the default.
+file(GLOB blas_dirs /usr/lib/*/openblas-pthread)
+find_library(OPENBLAS_LIB NAMES openblas PATHS ${blas_dirs} NO_DEFAULT_PATH)
+find_library(OPENBLAS_LIB NAMES openblas)
+find_path(OPENBLAS_INCLUDE NAMES cblas.h PATHS /usr/include/x86_64-linux-gnu/openblas-pthread
+  /usr/include/aarch64-linux-gnu/openblas-pthread NO_DEFAULT_PATH)
+find_path(OPENBLAS_INCLUDE NAMES cblas.h PATH_SUFFIXES openblas)
+if(NOT OPENBLAS_LIB OR NOT OPENBLAS_INCLUDE)
+  message(FATAL_ERROR "OpenBLAS (pthread flavour) is needed and was not found; on Debian: apt-get install libopenblas-pthread-dev")
+endif()
+add_library(dep_openblas INTERFACE)
+target_include_directories(dep_openblas SYSTEM INTERFACE ${OPENBLAS_INCLUDE})
+target_link_libraries(dep_openblas INTERFACE ${OPENBLAS_LIB})
+message(STATUS "openblas ${OPENBLAS_LIB}")
+
+# Optional parts: named, found or reported. Nothing is quietly off.
+foreach(part CUDA SLURM)
+  if(MC_${part} STREQUAL "on")
+    message(FATAL_ERROR "MC_${part}=on: this version has no ${part} part yet; configure with MC_${part}=off or auto")
+  elseif(NOT MC_${part} MATCHES "^(auto|off)$")
+    message(FATAL_ERROR "MC_${part}: auto, on or off, not '${MC_${part}}'")
+  endif()
+endforeach()
+message(STATUS "CUDA device: off (this version computes on CPUs)")
+message(STATUS "libslurm: off (this version runs on one machine)")
