@@ -227,6 +227,13 @@ struct mc_recipe_box; /* owns a recipe and what it points to */
  * recipe with defaults. All problems are reported, not only the first. MC_E_RECIPE when any. */
 mc_status mc_recipe_bind(const struct mc_value *root, struct mc_problems *problems,
                          struct mc_recipe_box **box, struct mc_err *err);
+/* The model's scalar keys alone, by the same rows and with the same defaults (vocab from
+ * root.data.tokenizer when not given): what the tracer shows to the model's functions as `c`.
+ * Problems of these keys only are added; MC_E_RECIPE when any, *out untouched. stem, block and head
+ * in *out stay empty. When the tracer could not run, `root.model` reaches mc_recipe_bind() with
+ * `untraced = true`: it then asks for no trace (a problem was reported already). */
+mc_status mc_recipe_bind_model(const struct mc_value *root, struct mc_problems *problems,
+                               struct mc_model_cfg *out, struct mc_err *err);
 void mc_recipe_destroy(struct mc_recipe_box *box);
 struct mc_recipe *mc_recipe_of(struct mc_recipe_box *box);
 /* Origin of a bound key: "default", "recipe.lua:12", "--set", ...; NULL for no such key. */
