@@ -3,6 +3,8 @@
 #pragma once
 #include <stdint.h>
 
+struct mc_json;
+
 #define MC_FLIGHT_EVENTS 1024
 struct mc_flight_event { /* 64 bytes */
     int64_t t_ns;
@@ -21,3 +23,5 @@ void mc_flight_use(struct mc_flight *ring); /* NULL: back to the process's own s
 void mc_flight_note(int64_t step, int64_t bytes, const char *what);
 void mc_flight_dump(const struct mc_flight *ring, int fd,
                     int last_n); /* ring NULL: the one in use */
+/* The same as an array of {seq,t_ns,step,bytes,what}, for incidents; ring NULL: the one in use. */
+void mc_flight_json(const struct mc_flight *ring, int last_n, struct mc_json *j, const char *key);

@@ -5,7 +5,7 @@
 
 uint64_t mc_hash64(const void *p, size_t n); /* XXH3_64bits */
 uint64_t mc_hash64_seed(const void *p, size_t n, uint64_t seed);
-uint64_t mc_mix64(uint64_t x);              /* bijective finaliser (SplitMix64) */
+uint64_t mc_mix64(uint64_t x);              /* bijective: the output of SplitMix64 at state x */
 void mc_hash_hex(uint64_t h, char dst[17]); /* 16 lower-case digits, NUL */
 /* Streaming XXH3_64bits; handle life. */
 struct mc_hasher;

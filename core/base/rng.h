@@ -16,5 +16,8 @@ uint64_t mc_rng_key(uint64_t seed, const char *name);
 uint64_t mc_rng_u64(uint64_t key, uint64_t step, uint64_t index);   /* 64 bits */
 double mc_rng_uniform(uint64_t key, uint64_t step, uint64_t index); /* [0,1), 53 bits */
 float mc_rng_normal(uint64_t key, uint64_t step, uint64_t index);   /* N(0,1), |x| < 9 */
+/* Inverse of the normal distribution function for 2^-1000 < p < 1 - 2^-53, relative error ~1e-16;
+ * the same bits on every machine. */
+double mc_rng_normal_quantile(double p);
 /* Keyed permutation of [0,n): a Feistel network with cycle walking. n >= 1, i < n. */
 uint64_t mc_rng_permute(uint64_t key, uint64_t n, uint64_t i);

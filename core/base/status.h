@@ -46,11 +46,12 @@ struct mc_err {
 };
 
 /* Fill err (if not NULL) and return code. A second set keeps the first cause: it is ignored when
- * err->code is set. */
+ * err->code is set, and that first code is returned. Start with a zeroed record. */
 mc_status mc_err_set(struct mc_err *err, mc_status code, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
-/* As above from errno: ENOSPC/EDQUOT -> MC_E_NOSPC, ENOMEM -> MC_E_NOMEM, ENOENT -> MC_E_NOTFOUND,
- * else MC_E_IO; appends ": strerror". */
+/* As above from errno: ENOSPC/EDQUOT -> MC_E_NOSPC, ENOMEM -> MC_E_NOMEM, ENOENT/ENOTDIR ->
+ * MC_E_NOTFOUND, EACCES/EPERM/EROFS -> MC_E_MACHINE, EISDIR -> MC_E_FORMAT, else MC_E_IO; appends
+ * ": strerror" and, where errno alone tells it, what to do. */
 mc_status mc_err_sys(struct mc_err *err, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
 mc_status mc_err_trail(struct mc_err *err, mc_status st, const char *file, int line);

@@ -39,7 +39,7 @@ mc_status mc_sys_read_file(const char *path, size_t max_bytes, char **buf, size_
                            struct mc_err *err);
 /* path.tmp, write, fsync, rename over path, fsync folder: readers see the old or the new whole. */
 mc_status mc_sys_replace_file(const char *path, const void *buf, size_t n, struct mc_err *err);
-/* One write(2) at the end of the file, created if missing. */
+/* One write(2) on a descriptor opened with O_APPEND: lines of several writers do not mix. */
 mc_status mc_sys_append(int fd, const void *buf, size_t n, const char *path, struct mc_err *err);
 
 struct mc_map {
