@@ -1,0 +1,200 @@
+/* act.inl - element-wise work on [M, C]: activations, swiglu, add, dropout. Outputs may be inputs
+ * where kern.h says so: element (r, j) of an output depends on element (r, j) of the inputs only.
+ *
+ * gelu's tanh form is written with the logistic function, (1 + tanh u) / 2 = s(2u): one exp, and no
+ * cancellation where tanh is near -1; its exact form with erfc for the same reason. */
+#define GELU_A   0.7978845608028654 /* sqrt(2 / pi) */
+#define GELU_B   0.044715
+#define RSQRT2   0.7071067811865476
+#define RSQRT2PI 0.3989422804014327
+
+INL real gelu_u2(real x) /* 2u */
+{
+    return (real)(2 * GELU_A) * x * ((real)1 + (real)GELU_B * x * x);
+}
+INL real gelu_f(real x)
+{
+    return x * sigmoid_r(gelu_u2(x));
+}
+INL real gelu_d(real x)
+{
+    real s = sigmoid_r(gelu_u2(x));
+    real du2 = (real)(2 * GELU_A) * ((real)1 + (real)(3 * GELU_B) * x * x);
+    return s + x * s * ((real)1 - s) * du2;
+}
+INL real gelu_erf_f(real x)
+{
+    return x * (real)0.5 * erfc_r(-x * (real)RSQRT2);
+}
+INL real gelu_erf_d(real x)
+{
+    return (real)0.5 * erfc_r(-x * (real)RSQRT2) + x * (real)RSQRT2PI * exp_r(x * x * (real)-0.5);
+}
+INL real silu_d(real x)
+{
+    real s = sigmoid_r(x);
+    return s * ((real)1 + x * ((real)1 - s));
+}
+
+HOT static void unary_task(void *arg, int task, int thread)
+{
+    const struct mc_unary *o = arg;
+    int64_t n = o->c, r0 = task * rows_per_task(n), r1 = min_i64(r0 + rows_per_task(n), o->m);
+    (void)thread;
+    for (int64_t r = r0; r < r1; r++) {
+        const real *x = (const real *)o->x + r * o->ldx;
+        real *y = (real *)o->y + r * o->ldy;
+        switch (o->kind) {
+        case MC_UNARY_GELU:
+            EACH for (int64_t j = 0; j < n; j++) y[j] = gelu_f(x[j]);
+            break;
+        case MC_UNARY_GELU_ERF:
+            for (int64_t j = 0; j < n; j++)
+                y[j] = gelu_erf_f(x[j]);
+            break;
+        case MC_UNARY_SILU:
+            EACH for (int64_t j = 0; j < n; j++) y[j] = x[j] * sigmoid_r(x[j]);
+            break;
+        case MC_UNARY_RELU: /* NaN passes */
+            EACH for (int64_t j = 0; j < n; j++) y[j] = x[j] < (real)0 ? (real)0 : x[j];
+            break;
+        }
+    }
+}
+
+static void unary(struct mc_pool *pool, const struct mc_unary *o)
+{
+    run(pool, unary_task, o, row_tasks(o->m, o->c));
+}
+
+HOT static void unary_bwd_task(void *arg, int task, int thread)
+{
+    const struct mc_unary *o = arg;
+    int64_t n = o->c, r0 = task * rows_per_task(n), r1 = min_i64(r0 + rows_per_task(n), o->m);
+    (void)thread;
+    for (int64_t r = r0; r < r1; r++) {
+        const real *x = (const real *)o->x + r * o->ldx, *dy = (const real *)o->dy + r * o->lddy;
+        real *dx = (real *)o->dx + r * o->lddx;
+        switch (o->kind) {
+        case MC_UNARY_GELU:
+            EACH for (int64_t j = 0; j < n; j++) dx[j] = dy[j] * gelu_d(x[j]);
+            break;
+        case MC_UNARY_GELU_ERF:
+            for (int64_t j = 0; j < n; j++)
+                dx[j] = dy[j] * gelu_erf_d(x[j]);
+            break;
+        case MC_UNARY_SILU:
+            EACH for (int64_t j = 0; j < n; j++) dx[j] = dy[j] * silu_d(x[j]);
+            break;
+        case MC_UNARY_RELU: /* 0 at 0 */
+            EACH for (int64_t j = 0; j < n; j++) dx[j] = x[j] > (real)0 ? dy[j] : (real)0;
+            break;
+        }
+    }
+}
+
+static void unary_bwd(struct mc_pool *pool, const struct mc_unary *o)
+{
+    run(pool, unary_bwd_task, o, row_tasks(o->m, o->c));
+}
+
+HOT static void swiglu_task(void *arg, int task, int thread)
+{
+    const struct mc_swiglu *o = arg;
+    int64_t n = o->c, r0 = task * rows_per_task(n), r1 = min_i64(r0 + rows_per_task(n), o->m);
+    (void)thread;
+    for (int64_t r = r0; r < r1; r++) {
+        const real *g = (const real *)o->g + r * o->ldg, *u = (const real *)o->u + r * o->ldu;
+        real *y = (real *)o->y + r * o->ldy;
+        EACH for (int64_t j = 0; j < n; j++) y[j] = g[j] * sigmoid_r(g[j]) * u[j];
+    }
+}
+
+static void swiglu(struct mc_pool *pool, const struct mc_swiglu *o)
+{
+    run(pool, swiglu_task, o, row_tasks(o->m, o->c));
+}
+
+HOT static void swiglu_bwd_task(void *arg, int task, int thread)
+{
+    const struct mc_swiglu *o = arg;
+    int64_t n = o->c, r0 = task * rows_per_task(n), r1 = min_i64(r0 + rows_per_task(n), o->m);
+    (void)thread;
+    for (int64_t r = r0; r < r1; r++) {
+        const real *g = (const real *)o->g + r * o->ldg, *u = (const real *)o->u + r * o->ldu;
+        const real *dy = (const real *)o->dy + r * o->lddy;
+        real *dg = (real *)o->dg + r * o->lddg, *du = (real *)o->du + r * o->lddu;
+        EACH for (int64_t j = 0; j < n; j++)
+        {
+            real x = g[j], d = dy[j], s = sigmoid_r(x);
+            real dgj = d * u[j] * (s * ((real)1 + x * ((real)1 - s)));
+            du[j] = d * (x * s);
+            dg[j] = dgj;
+        }
+    }
+}
+
+static void swiglu_bwd(struct mc_pool *pool, const struct mc_swiglu *o)
+{
+    run(pool, swiglu_bwd_task, o, row_tasks(o->m, o->c));
+}
+
+HOT static void add_task(void *arg, int task, int thread)
+{
+    const struct mc_add *o = arg;
+    int64_t n = o->c, r0 = task * rows_per_task(n), r1 = min_i64(r0 + rows_per_task(n), o->m);
+    real ax = (real)o->ax, ay = (real)o->ay;
+    (void)thread;
+    for (int64_t r = r0; r < r1; r++) {
+        const real *x = (const real *)o->x + r * o->ldx, *y = (const real *)o->y + r * o->ldy;
+        real *z = (real *)o->z + r * o->ldz;
+        if (ax == (real)1 && ay == (real)1) {
+            EACH for (int64_t j = 0; j < n; j++) z[j] = x[j] + y[j];
+        } else {
+            EACH for (int64_t j = 0; j < n; j++) z[j] = ax * x[j] + ay * y[j];
+        }
+    }
+}
+
+static void add(struct mc_pool *pool, const struct mc_add *o)
+{
+    run(pool, add_task, o, row_tasks(o->m, o->c));
+}
+
+/* -- Dropout ---------------------------------------------------------------------------------- */
+
+/* The word of element e = first + row C + j: word e % 4 of Philox under counter
+ * { (e / 4) lo, (e / 4) hi, step lo, step hi } and key { key lo, key hi }. Four elements a block.
+ */
+static void dropout_words(const struct mc_dropout *o, uint64_t block, uint32_t out[4])
+{
+    uint32_t ctr[4] = {(uint32_t)block, (uint32_t)(block >> 32), (uint32_t)o->step,
+                       (uint32_t)(o->step >> 32)};
+    uint32_t key[2] = {(uint32_t)o->key, (uint32_t)(o->key >> 32)};
+    mc_philox4x32(ctr, key, out);
+}
+
+static void dropout_task(void *arg, int task, int thread)
+{
+    const struct mc_dropout *o = arg;
+    int64_t n = o->c, r0 = task * rows_per_task(n), r1 = min_i64(r0 + rows_per_task(n), o->m);
+    uint64_t limit = (uint64_t)(o->p * 4294967296.0); /* p in 2^-32: an integer compare */
+    real scale = (real)(1 / (1 - o->p));
+    (void)thread;
+    for (int64_t r = r0; r < r1; r++) {
+        const real *x = (const real *)o->x + r * o->ldx;
+        real *y = (real *)o->y + r * o->ldy;
+        uint64_t e = o->first + (uint64_t)(o->row ? o->row[r] : r) * (uint64_t)n;
+        uint32_t word[4];
+        for (int64_t j = 0; j < n; j++, e++) {
+            if (j == 0 || e % 4 == 0)
+                dropout_words(o, e / 4, word);
+            y[j] = word[e % 4] >= limit ? x[j] * scale : (real)0;
+        }
+    }
+}
+
+static void dropout(struct mc_pool *pool, const struct mc_dropout *o)
+{
+    run(pool, dropout_task, o, row_tasks(o->m, o->c));
+}

@@ -1,0 +1,123 @@
+/* embed.inl - token and position tables, and rotary positions.
+ *
+ * The gradients of the tables add rows in ascending row order, whoever computes them: a task owns a
+ * range of columns (token table) or of positions (position table) and walks all its rows. */
+#define EMBED_COLS 64 /* columns of a backward task: one 256-byte piece of each fp32 row */
+
+static void embed_task(void *arg, int task, int thread)
+{
+    const struct mc_embed *o = arg;
+    int64_t n = o->c, r0 = task * rows_per_task(n), r1 = min_i64(r0 + rows_per_task(n), o->m);
+    (void)thread;
+    for (int64_t r = r0; r < r1; r++) {
+        real *y = (real *)o->y + r * o->ldy;
+        int64_t id = o->ids[r];
+        if (id >= 0 && id < o->vocab) {
+            memcpy(y, (const real *)o->w + id * n, (size_t)n * sizeof(real));
+            continue;
+        }
+        for (int64_t j = 0; j < n; j++)
+            y[j] = (real)NAN;
+    }
+}
+
+static void embed(struct mc_pool *pool, const struct mc_embed *o)
+{
+    run(pool, embed_task, o, row_tasks(o->m, o->c));
+}
+
+HOT static void embed_bwd_task(void *arg, int task, int thread)
+{
+    const struct mc_embed *o = arg;
+    int64_t c0 = task * EMBED_COLS, n = min_i64(EMBED_COLS, o->c - c0);
+    (void)thread;
+    for (int64_t r = 0; r < o->m; r++) {
+        int64_t id = o->ids[r];
+        if (id < 0 || id >= o->vocab)
+            continue;
+        real *dw = (real *)o->dw + id * o->c + c0;
+        const real *dy = (const real *)o->dy + r * o->lddy + c0;
+        EACH for (int64_t j = 0; j < n; j++) dw[j] += dy[j];
+    }
+}
+
+static void embed_bwd(struct mc_pool *pool, const struct mc_embed *o)
+{
+    run(pool, embed_bwd_task, o, (int)((o->c + EMBED_COLS - 1) / EMBED_COLS));
+}
+
+HOT static void positions_task(void *arg, int task, int thread)
+{
+    const struct mc_embed *o = arg;
+    int64_t n = o->c, r0 = task * rows_per_task(n), r1 = min_i64(r0 + rows_per_task(n), o->m);
+    (void)thread;
+    for (int64_t r = r0; r < r1; r++) {
+        const real *x = (const real *)o->x + r * o->ldx;
+        const real *w = (const real *)o->w + (o->pos0 + r % o->t) * n;
+        real *y = (real *)o->y + r * o->ldy;
+        EACH for (int64_t j = 0; j < n; j++) y[j] = x[j] + w[j];
+    }
+}
+
+static void positions(struct mc_pool *pool, const struct mc_embed *o)
+{
+    run(pool, positions_task, o, row_tasks(o->m, o->c));
+}
+
+HOT static void positions_bwd_task(void *arg, int task, int thread)
+{
+    const struct mc_embed *o = arg;
+    int64_t n = o->c, t0 = task * rows_per_task(n), t1 = min_i64(t0 + rows_per_task(n), o->t);
+    (void)thread;
+    for (int64_t t = t0; t < t1; t++) {
+        real *dw = (real *)o->dw + (o->pos0 + t) * n;
+        for (int64_t r = t; r < o->m; r += o->t) {
+            const real *dy = (const real *)o->dy + r * o->lddy;
+            EACH for (int64_t j = 0; j < n; j++) dw[j] += dy[j];
+        }
+    }
+}
+
+static void positions_bwd(struct mc_pool *pool, const struct mc_embed *o)
+{
+    run(pool, positions_bwd_task, o, row_tasks(o->t, o->c));
+}
+
+/* -- Rotary positions ------------------------------------------------------------------------- */
+
+/* One head, h = D / 2: (x_i, x_i+h) turned by the angle of (position, i). Both are read before
+ * either is written, so y may be x. With D odd the last element keeps its place and value. */
+INL void rope_head(const real *x, real *y, const real *co, const real *si, real sign, int64_t h)
+{
+    EACH for (int64_t i = 0; i < h; i++)
+    {
+        real a = x[i], b = x[i + h], s = sign * si[i];
+        y[i] = a * co[i] - b * s;
+        y[i + h] = b * co[i] + a * s;
+    }
+}
+
+HOT static void rope_task(void *arg, int task, int thread)
+{
+    const struct mc_rope *o = arg;
+    int64_t per = rows_per_task(o->heads * o->d), h = o->d / 2;
+    int64_t r0 = task * per, r1 = min_i64(r0 + per, o->b * o->t);
+    real sign = o->inverse ? (real)-1 : (real)1;
+    (void)thread;
+    for (int64_t r = r0; r < r1; r++) {
+        int64_t pos = o->pos0 + r % o->t;
+        const real *co = (const real *)o->cos + pos * h, *si = (const real *)o->sin + pos * h;
+        for (int64_t k = 0; k < o->heads; k++) {
+            const real *x = (const real *)o->x + r * o->ldx + k * o->d;
+            real *y = (real *)o->y + r * o->ldy + k * o->d;
+            rope_head(x, y, co, si, sign, h);
+            if (o->d % 2)
+                y[o->d - 1] = x[o->d - 1];
+        }
+    }
+}
+
+static void rope(struct mc_pool *pool, const struct mc_rope *o)
+{
+    run(pool, rope_task, o, row_tasks(o->b * o->t, o->heads * o->d));
+}

@@ -1,0 +1,237 @@
+/* norm.inl - rmsnorm, layernorm, their backwards, and the sums over rows (weights, biases).
+ *
+ * Sums over rows go through partial sums of fixed parts of the rows, added in part order: a part
+ * reads whole rows, so memory is read once and in order. Shapes: x, y, dx, dy [M, C]; w, b, dw, db
+ * [C]; rstd, mean [M]; scratch [parts, C] (twice for layernorm: dw then db). */
+#define PART_ROWS 64 /* at least */
+#define PARTS_MAX 16
+
+static int64_t part_rows(int64_t m)
+{
+    int64_t r = (m + PARTS_MAX - 1) / PARTS_MAX;
+    return r < PART_ROWS ? PART_ROWS : r;
+}
+static int64_t parts_of(int64_t m)
+{
+    return (m + part_rows(m) - 1) / part_rows(m);
+}
+
+HOT static void rmsnorm_task(void *arg, int task, int thread)
+{
+    const struct mc_norm *o = arg;
+    int64_t n = o->c, r0 = task * rows_per_task(n), r1 = min_i64(r0 + rows_per_task(n), o->m);
+    const real *w = o->w;
+    (void)thread;
+    for (int64_t r = r0; r < r1; r++) {
+        const real *x = (const real *)o->x + r * o->ldx;
+        real *y = (real *)o->y + r * o->ldy;
+        real s = (real)1 / sqrt_r(vec_dot(x, x, n) / (real)n + (real)o->eps);
+        EACH for (int64_t j = 0; j < n; j++) y[j] = x[j] * s * w[j];
+        ((real *)o->rstd)[r] = s;
+    }
+}
+
+static void rmsnorm(struct mc_pool *pool, const struct mc_norm *o)
+{
+    run(pool, rmsnorm_task, o, row_tasks(o->m, o->c));
+}
+
+INL real centred_squares(const real *x, real mean, int64_t n)
+{
+    real a[LANES] = {0};
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES)
+        for (int j = 0; j < LANES; j++)
+            a[j] += (x[i + j] - mean) * (x[i + j] - mean);
+    for (int j = 0; i + j < n; j++)
+        a[j] += (x[i + j] - mean) * (x[i + j] - mean);
+    return lanes_sum(a);
+}
+
+HOT static void layernorm_task(void *arg, int task, int thread)
+{
+    const struct mc_norm *o = arg;
+    int64_t n = o->c, r0 = task * rows_per_task(n), r1 = min_i64(r0 + rows_per_task(n), o->m);
+    const real *w = o->w, *b = o->b;
+    (void)thread;
+    for (int64_t r = r0; r < r1; r++) {
+        const real *x = (const real *)o->x + r * o->ldx;
+        real *y = (real *)o->y + r * o->ldy;
+        real mean = vec_sum(x, n) / (real)n;
+        real s = (real)1 / sqrt_r(centred_squares(x, mean, n) / (real)n + (real)o->eps);
+        if (b) {
+            EACH for (int64_t j = 0; j < n; j++) y[j] = (x[j] - mean) * s * w[j] + b[j];
+        } else {
+            EACH for (int64_t j = 0; j < n; j++) y[j] = (x[j] - mean) * s * w[j];
+        }
+        ((real *)o->rstd)[r] = s;
+        ((real *)o->mean)[r] = mean;
+    }
+}
+
+static void layernorm(struct mc_pool *pool, const struct mc_norm *o)
+{
+    run(pool, layernorm_task, o, row_tasks(o->m, o->c));
+}
+
+/* With g = dy w and h = x rstd:  dx = rstd (g - h mean(g h)). */
+HOT static void rmsnorm_bwd_input_task(void *arg, int task, int thread)
+{
+    const struct mc_norm_grad *o = arg;
+    int64_t n = o->c, r0 = task * rows_per_task(n), r1 = min_i64(r0 + rows_per_task(n), o->m);
+    const real *w = o->w;
+    (void)thread;
+    for (int64_t r = r0; r < r1; r++) {
+        const real *x = (const real *)o->x + r * o->ldx, *dy = (const real *)o->dy + r * o->lddy;
+        real *dx = (real *)o->dx + r * o->lddx;
+        real s = ((const real *)o->rstd)[r];
+        real k = vec_dot3(dy, w, x, n) * s * s / (real)n;
+        if (o->acc_dx) {
+            EACH for (int64_t j = 0; j < n; j++) dx[j] += s * (dy[j] * w[j] - x[j] * k);
+        } else {
+            EACH for (int64_t j = 0; j < n; j++) dx[j] = s * (dy[j] * w[j] - x[j] * k);
+        }
+    }
+}
+
+static void rmsnorm_bwd_input(struct mc_pool *pool, const struct mc_norm_grad *o)
+{
+    run(pool, rmsnorm_bwd_input_task, o, row_tasks(o->m, o->c));
+}
+
+/* sum of dy w (x - mean) */
+INL real centred_dot(const real *dy, const real *w, const real *x, real mean, int64_t n)
+{
+    real a[LANES] = {0};
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES)
+        for (int j = 0; j < LANES; j++)
+            a[j] += dy[i + j] * w[i + j] * (x[i + j] - mean);
+    for (int j = 0; i + j < n; j++)
+        a[j] += dy[i + j] * w[i + j] * (x[i + j] - mean);
+    return lanes_sum(a);
+}
+
+/* With g = dy w and h = (x - mean) rstd:  dx = rstd (g - mean(g) - h mean(g h)). */
+HOT static void layernorm_bwd_input_task(void *arg, int task, int thread)
+{
+    const struct mc_norm_grad *o = arg;
+    int64_t n = o->c, r0 = task * rows_per_task(n), r1 = min_i64(r0 + rows_per_task(n), o->m);
+    const real *w = o->w;
+    (void)thread;
+    for (int64_t r = r0; r < r1; r++) {
+        const real *x = (const real *)o->x + r * o->ldx, *dy = (const real *)o->dy + r * o->lddy;
+        real *dx = (real *)o->dx + r * o->lddx;
+        real s = ((const real *)o->rstd)[r], mean = ((const real *)o->mean)[r];
+        real gm = vec_dot(dy, w, n) / (real)n;
+        real k = centred_dot(dy, w, x, mean, n) * s * s / (real)n;
+        if (o->acc_dx) {
+            EACH for (int64_t j = 0; j < n; j++) dx[j] +=
+                s * (dy[j] * w[j] - gm - (x[j] - mean) * k);
+        } else {
+            EACH for (int64_t j = 0; j < n; j++) dx[j] =
+                s * (dy[j] * w[j] - gm - (x[j] - mean) * k);
+        }
+    }
+}
+
+static void layernorm_bwd_input(struct mc_pool *pool, const struct mc_norm_grad *o)
+{
+    run(pool, layernorm_bwd_input_task, o, row_tasks(o->m, o->c));
+}
+
+/* -- Sums over rows --------------------------------------------------------------------------- */
+
+/* sum[c] += part 0, part 1, ... of parts [parts, C] */
+HOT static void fold_parts(real *sum, const real *parts, int64_t count, int64_t n)
+{
+    for (int64_t p = 0; p < count; p++) {
+        const real *part = parts + p * n;
+        EACH for (int64_t j = 0; j < n; j++) sum[j] += part[j];
+    }
+}
+
+HOT static void rmsnorm_bwd_weight_task(void *arg, int task, int thread)
+{
+    const struct mc_norm_grad *o = arg;
+    int64_t n = o->c, r0 = task * part_rows(o->m), r1 = min_i64(r0 + part_rows(o->m), o->m);
+    real *dw = (real *)o->scratch + task * n;
+    (void)thread;
+    memset(dw, 0, (size_t)n * sizeof(real));
+    for (int64_t r = r0; r < r1; r++) {
+        const real *x = (const real *)o->x + r * o->ldx, *dy = (const real *)o->dy + r * o->lddy;
+        real s = ((const real *)o->rstd)[r];
+        EACH for (int64_t j = 0; j < n; j++) dw[j] += dy[j] * (x[j] * s);
+    }
+}
+
+static void rmsnorm_bwd_weight(struct mc_pool *pool, const struct mc_norm_grad *o)
+{
+    run(pool, rmsnorm_bwd_weight_task, o, (int)parts_of(o->m));
+    fold_parts(o->dw, o->scratch, parts_of(o->m), o->c);
+}
+
+HOT static void layernorm_bwd_weight_task(void *arg, int task, int thread)
+{
+    const struct mc_norm_grad *o = arg;
+    int64_t n = o->c, r0 = task * part_rows(o->m), r1 = min_i64(r0 + part_rows(o->m), o->m);
+    real *dw = (real *)o->scratch + task * n, *db = dw + parts_of(o->m) * n;
+    (void)thread;
+    memset(dw, 0, (size_t)n * sizeof(real));
+    memset(db, 0, (size_t)n * sizeof(real));
+    for (int64_t r = r0; r < r1; r++) {
+        const real *x = (const real *)o->x + r * o->ldx, *dy = (const real *)o->dy + r * o->lddy;
+        real s = ((const real *)o->rstd)[r], mean = ((const real *)o->mean)[r];
+        EACH for (int64_t j = 0; j < n; j++)
+        {
+            dw[j] += dy[j] * ((x[j] - mean) * s);
+            db[j] += dy[j];
+        }
+    }
+}
+
+static void layernorm_bwd_weight(struct mc_pool *pool, const struct mc_norm_grad *o)
+{
+    int64_t parts = parts_of(o->m);
+    run(pool, layernorm_bwd_weight_task, o, (int)parts);
+    fold_parts(o->dw, o->scratch, parts, o->c);
+    if (o->db)
+        fold_parts(o->db, (const real *)o->scratch + parts * o->c, parts, o->c);
+}
+
+struct bias_job {
+    int64_t m, n;
+    const real *dy;
+    int64_t lddy;
+    real *parts; /* [parts, N] */
+};
+
+HOT static void bias_bwd_task(void *arg, int task, int thread)
+{
+    const struct bias_job *o = arg;
+    int64_t n = o->n, r0 = task * part_rows(o->m), r1 = min_i64(r0 + part_rows(o->m), o->m);
+    real *db = o->parts + task * n;
+    (void)thread;
+    memset(db, 0, (size_t)n * sizeof(real));
+    for (int64_t r = r0; r < r1; r++) {
+        const real *dy = o->dy + r * o->lddy;
+        EACH for (int64_t j = 0; j < n; j++) db[j] += dy[j];
+    }
+}
+
+static void bias_bwd(struct mc_pool *pool, int64_t m, int64_t n, const void *dy, int64_t lddy,
+                     void *db, void *scratch)
+{
+    struct bias_job job = {m, n, dy, lddy, scratch};
+    run(pool, bias_bwd_task, &job, (int)parts_of(m));
+    fold_parts(db, scratch, parts_of(m), n);
+}
+
+static size_t norm_scratch(int64_t m, int64_t c)
+{
+    return (size_t)(2 * parts_of(m) * c) * sizeof(real);
+}
+static size_t bias_scratch(int64_t m, int64_t n)
+{
+    return (size_t)(parts_of(m) * n) * sizeof(real);
+}

@@ -1,0 +1,65 @@
+/* xent.inl - softmax cross entropy on logits [M, V], one pass over memory each way: forward keeps
+ * lse [M] and the token losses [M], backward turns the logits into their gradient in place.
+ *
+ * The row maximum is taken out before exp, so nothing overflows. A masked row (target < 0) has loss
+ * 0, lse 0 and a zero gradient, whatever its logits hold; a target past the vocabulary gives NaN.
+ */
+HOT static void xent_task(void *arg, int task, int thread)
+{
+    const struct mc_xent *o = arg;
+    int64_t n = o->v, r0 = task * rows_per_task(n), r1 = min_i64(r0 + rows_per_task(n), o->m);
+    (void)thread;
+    for (int64_t r = r0; r < r1; r++) {
+        const real *x = (const real *)o->logits + r * o->ld;
+        int64_t target = o->targets[r];
+        real lse = 0, loss = 0, top;
+        if (target >= 0) {
+            real a[LANES] = {0};
+            int64_t i = 0;
+            top = vec_max(x, n);
+            for (; i + LANES <= n; i += LANES)
+                for (int j = 0; j < LANES; j++)
+                    a[j] += exp_r(x[i + j] - top);
+            for (int j = 0; i + j < n; j++)
+                a[j] += exp_r(x[i + j] - top);
+            lse = log_r(lanes_sum(a));
+            /* the small difference first: top - x[target] is exact where it matters */
+            loss = target < n ? lse + (top - x[target]) : (real)NAN;
+            lse += top;
+        }
+        ((real *)o->lse)[r] = lse;
+        ((real *)o->loss)[r] = loss;
+    }
+}
+
+static void xent(struct mc_pool *pool, const struct mc_xent *o)
+{
+    run(pool, xent_task, o, row_tasks(o->m, o->v));
+}
+
+HOT static void xent_bwd_task(void *arg, int task, int thread)
+{
+    const struct mc_xent *o = arg;
+    int64_t n = o->v, r0 = task * rows_per_task(n), r1 = min_i64(r0 + rows_per_task(n), o->m);
+    real scale = (real)o->scale;
+    (void)thread;
+    for (int64_t r = r0; r < r1; r++) {
+        real *x = (real *)o->logits + r * o->ld;
+        int64_t target = o->targets[r];
+        real lse = ((const real *)o->lse)[r];
+        if (target < 0) {
+            memset(x, 0, (size_t)n * sizeof(real));
+            continue;
+        }
+        EACH for (int64_t j = 0; j < n; j++) x[j] = exp_r(x[j] - lse) * scale;
+        if (target < n)
+            x[target] -= scale;
+        else
+            x[0] = (real)NAN;
+    }
+}
+
+static void xent_bwd(struct mc_pool *pool, const struct mc_xent *o)
+{
+    run(pool, xent_bwd_task, o, row_tasks(o->m, o->v));
+}
