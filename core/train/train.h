@@ -13,8 +13,9 @@ struct mc_train_cfg {
     int rank, nranks, threads;
     enum mc_resume resume;
     int64_t resume_step;
-    int quiet;    /* no log lines (a person still gets errors) */
-    int progress; /* stderr is a terminal: progress line with ETA */
+    const char *software; /* "mascon 0.1.0": kept in the books */
+    int quiet;            /* no log lines (a person still gets errors) */
+    int progress;         /* stderr is a terminal: progress line with ETA */
 };
 struct mc_train_result {
     int exit_code;
@@ -30,6 +31,8 @@ mc_status mc_train(const struct mc_train_cfg *cfg, struct mc_train_result *res, 
  * memory Shows. */
 struct mc_train_memory {
     size_t params, grads, extra_grads, optim, activations, temp, tables, batch, kv, total;
+    int64_t parameters;     /* logical elements of the model, each once */
+    double flops_per_token; /* forward and backward, at full sequences */
 };
 mc_status mc_train_plan(const struct mc_recipe *r, int threads, struct mc_train_memory *m,
                         struct mc_err *err);

@@ -1,0 +1,108 @@
+/* eval.c - the mean token loss over the validation set. Floor 6 (train).
+ *
+ * I1  The same meaning as in training: fp64 sum of token losses over tokens that have a label / N,
+ *     in stream order, so it does not depend on the microbatch but for rounding.
+ * I2  Evaluation changes no state of training: it has its own graph over the same parameters, and
+ *     uses scratch and batch buffers between steps.
+ * I3  A stop signal ends it between microbatches; a part of a mean is never reported.
+ *
+ * Memory: the trainer's arenas, or the session's (session.c). Threads: the trainer's. */
+#include "train_int.h"
+#include "../run/spawn.h"
+#include <math.h>
+#include <stdatomic.h>
+#include <string.h>
+
+int mc_eval_due(const struct mc_trainer *t)
+{
+    return mc_crossed(&t->recipe->eval.every, &t->step.before, &t->step.after, t->eval_ns);
+}
+
+mc_status mc_eval_sum(const struct mc_eval_job *job, struct mc_eval_sum *sum, struct mc_err *err)
+{
+    struct mc_eval_sum s = {0};
+    while (s.samples < job->samples) {
+        int64_t b = job->samples - s.samples < job->micro ? job->samples - s.samples : job->micro;
+        if (job->poll && mc_signals_pending()) { /* I3 */
+            s.stopped = 1;
+            break;
+        }
+        MC_TRY(mc_data_fetch_valid(job->data, s.samples, b, job->tokens, job->targets, err));
+        for (int64_t i = 0; i < b * job->seq; i++)
+            s.tokens += job->targets[i] >= 0;
+        struct mc_microbatch mb = {
+            .b = b, .t = job->seq, .tokens = job->tokens, .targets = job->targets};
+        mc_graph_forward(job->graph, 0, &mb, 0, &s.loss_sum);
+        s.samples += b;
+        if (job->each)
+            job->each(job->arg, s.samples);
+    }
+    *sum = s;
+    return MC_OK;
+}
+
+static void each(void *arg, int64_t samples)
+{
+    struct mc_trainer *t = arg;
+    (void)samples;
+    if (t->cfg->page)
+        atomic_store_explicit(&t->cfg->page->beat_ns, mc_clock_ns(), memory_order_relaxed);
+}
+
+mc_status mc_eval_run(struct mc_trainer *t, struct mc_err *err)
+{
+    struct mc_event e;
+    struct mc_eval_sum sum;
+    if (!t->graphs.eval || mc_data_valid_samples(t->data) == 0) {
+        mc_log(MC_LOG_WARN,
+               "step %lld: a hook asked for an evaluation, but the recipe has no "
+               "validation data (data.valid or data.holdout)",
+               (long long)t->books.at.steps);
+        return MC_OK;
+    }
+    mc_page_phase(t->cfg->page, MC_PHASE_EVAL, t->books.at.steps);
+    int64_t all = mc_data_valid_samples(t->data), want = t->recipe->eval.samples;
+    int64_t begin = mc_clock_ns();
+    struct mc_eval_job job = {.graph = t->graphs.eval,
+                              .data = t->data,
+                              .samples = want > 0 && want < all ? want : all,
+                              .micro = t->recipe->batch.micro,
+                              .seq = t->recipe->model.seq,
+                              .tokens = t->batch.tokens,
+                              .targets = t->batch.targets,
+                              .poll = 1,
+                              .each = each,
+                              .arg = t};
+    mc_status st = mc_eval_sum(&job, &sum, err);
+    if (st != MC_OK) {
+        t->sound = 1; /* I2 */
+        return mc_err_trail(err, st, __FILE__, __LINE__);
+    }
+    t->eval_ns = mc_clock_ns();
+    if (sum.stopped)
+        return MC_OK;
+    double loss = sum.tokens > 0 ? sum.loss_sum / (double)sum.tokens : 0;
+    mc_event_begin(&e);
+    mc_json_i64(&e.j, "step", t->books.at.steps);
+    mc_json_f64(&e.j, "loss", loss);
+    mc_json_i64(&e.j, "tokens", sum.tokens);
+    mc_json_i64(&e.j, "samples", sum.samples);
+    mc_json_f64(&e.j, "seconds", (double)(t->eval_ns - begin) * 1e-9);
+    mc_event_end(t, &e, "eval");
+    if (!t->cfg->quiet) {
+        char line[200];
+        mc_metrics_eval_format(t->books.at.steps, loss, line, sizeof line);
+        mc_metrics_say(&t->metrics, line);
+    }
+    if (!mc_hooks_want(t, MC_HOOK_EVAL))
+        return MC_OK;
+    struct mc_hook_event ev;
+    struct mc_directive d;
+    mc_hook_event_fill(t, MC_HOOK_EVAL, &ev);
+    ev.eval_loss = loss;
+    ev.eval_tokens = sum.tokens;
+    mc_directive_clear(&d);
+    MC_TRY(mc_hooks_ask(t, &ev, &d, err));
+    mc_directive_keep(&t->books.pending, &d);
+    return MC_OK;
+}

@@ -1,0 +1,148 @@
+/* plan.c - the memory of one rank's training, known before any of it is taken. Floor 6 (train).
+ *
+ * The plan and the run read the same table: mc_graphs_build() states the bytes of each arena, the
+ * trainer takes exactly those, and mc_train_plan() only adds them up for `check` and `explain`.
+ *
+ * I1  Sum of the arenas taken == total of the plan, to the byte (asserted in setup.c).
+ * I2  Evaluation shares parameters and scratch with training: the two never overlap in time.
+ *
+ * Arena bytes:
+ *     params         weights; fp32 and fp64: also the master
+ *     grads, extra   gradients; one more accumulator for each further use of a parameter
+ *     adam m, v      moments, element for element as params
+ *     slots          what forward leaves for backward, one slot a microbatch in flight
+ *     temp           the larger of training's and evaluation's scratch
+ *     tables         rope; evaluation has its own
+ *     batch          samples, tokens, targets of the largest global batch; rows of one microbatch
+ *
+ * Memory: the graphs are handles of the caller. Threads: one. */
+#include "train_int.h"
+#include <string.h>
+
+static const char *const arena_names[MC_NARENAS] = {
+    "params", "grads",  "extra_grads", "adam_m",      "adam_v", "slots",
+    "temp",   "tables", "eval_slots",  "eval_tables", "batch"};
+
+const char *mc_arena_name(enum mc_arena_id id)
+{
+    return arena_names[id];
+}
+
+int64_t mc_batch_largest(const struct mc_recipe *r)
+{
+    int64_t most = r->batch.global;
+    if (r->batch.nramp > 0) {
+        most = 0;
+        for (int i = 0; i < r->batch.nramp; i++)
+            if (r->batch.ramp[i].global > most)
+                most = r->batch.ramp[i].global;
+        /* A ramp whose first point is past 0 starts from batch.global. */
+        if (r->batch.ramp[0].at.n > 0 && r->batch.global > most)
+            most = r->batch.global;
+    }
+    return most > r->batch.micro ? most : r->batch.micro;
+}
+
+struct batch_bytes {
+    size_t sample, ids, row, total;
+};
+static struct batch_bytes batch_bytes(const struct mc_recipe *r)
+{
+    struct batch_bytes b;
+    size_t global = (size_t)mc_batch_largest(r), seq = (size_t)r->model.seq;
+    b.sample = mc_align_up(global * sizeof(struct mc_sample), MC_ALIGN);
+    b.ids = mc_align_up(global * seq * sizeof(int32_t), MC_ALIGN); /* tokens; targets alike */
+    b.row = mc_align_up((size_t)r->batch.micro * seq * sizeof(int64_t), MC_ALIGN);
+    b.total = b.sample + 2 * b.ids + b.row;
+    return b;
+}
+
+void mc_batch_carve(const struct mc_recipe *r, struct mc_arena *a, struct mc_batch_buffers *b)
+{
+    struct batch_bytes n = batch_bytes(r);
+    b->sample = mc_arena_take(a, n.sample);
+    b->tokens = mc_arena_take(a, n.ids);
+    b->targets = mc_arena_take(a, n.ids);
+    b->row = mc_arena_take(a, n.row);
+}
+
+mc_status mc_graphs_build(const struct mc_recipe *r, int threads, struct mc_graphs *out,
+                          struct mc_err *err)
+{
+    struct mc_graphs g = {0};
+    struct mc_graph_cfg cfg = {
+        .recipe = r,
+        .mode = MC_GRAPH_TRAIN,
+        .bound = {.b = r->batch.micro, .t = r->model.seq, .pos0 = 0},
+        .first_layer = 0,
+        .end_layer = (int)r->model.layers,
+        .has_stem = 1,
+        .has_head = 1,
+        .slots = 1, /* one stage: backward follows its forward at once */
+        .threads = threads,
+    };
+    for (int a = 0; a < MC_NAXES; a++)
+        cfg.axis_size[a] = 1;
+    mc_status st;
+    MC_TRY_GOTO(st, mc_graph_build(&cfg, &g.train, err), fail);
+    const struct mc_graph_memory *m = mc_graph_memory(g.train);
+    g.bytes[MC_ARENA_PARAMS] = m->params;
+    g.bytes[MC_ARENA_GRADS] = m->grads;
+    g.bytes[MC_ARENA_EXTRA_GRADS] = m->extra_grads;
+    g.bytes[MC_ARENA_SLOTS] = m->slots;
+    g.bytes[MC_ARENA_TEMP] = m->temp;
+    g.bytes[MC_ARENA_TABLES] = m->tables;
+    struct mc_optim_memory om = mc_optim_memory(g.train, r->precision);
+    g.bytes[MC_ARENA_ADAM_M] = om.m;
+    g.bytes[MC_ARENA_ADAM_V] = om.v;
+    if (r->data.nvalid > 0 || r->data.holdout > 0) {
+        cfg.mode = MC_GRAPH_EVAL;
+        MC_TRY_GOTO(st, mc_graph_build(&cfg, &g.eval, err), fail);
+        const struct mc_graph_memory *e = mc_graph_memory(g.eval);
+        g.bytes[MC_ARENA_EVAL_SLOTS] = e->slots;
+        g.bytes[MC_ARENA_EVAL_TABLES] = e->tables;
+        if (e->temp > g.bytes[MC_ARENA_TEMP]) /* I2 */
+            g.bytes[MC_ARENA_TEMP] = e->temp;
+    }
+    g.bytes[MC_ARENA_BATCH] = batch_bytes(r).total;
+    *out = g;
+    return MC_OK;
+fail:
+    mc_graphs_destroy(&g);
+    return st;
+}
+
+void mc_graphs_destroy(struct mc_graphs *g)
+{
+    if (g->eval)
+        mc_graph_destroy(g->eval);
+    if (g->train)
+        mc_graph_destroy(g->train);
+    memset(g, 0, sizeof *g);
+}
+
+mc_status mc_train_plan(const struct mc_recipe *r, int threads, struct mc_train_memory *m,
+                        struct mc_err *err)
+{
+    struct mc_graphs g;
+    MC_TRY(mc_graphs_build(r, threads, &g, err));
+    struct mc_train_memory out = {
+        .params = g.bytes[MC_ARENA_PARAMS],
+        .grads = g.bytes[MC_ARENA_GRADS],
+        .extra_grads = g.bytes[MC_ARENA_EXTRA_GRADS],
+        .optim = g.bytes[MC_ARENA_ADAM_M] + g.bytes[MC_ARENA_ADAM_V],
+        .activations = g.bytes[MC_ARENA_SLOTS] + g.bytes[MC_ARENA_EVAL_SLOTS],
+        .temp = g.bytes[MC_ARENA_TEMP],
+        .tables = g.bytes[MC_ARENA_TABLES] + g.bytes[MC_ARENA_EVAL_TABLES],
+        .batch = g.bytes[MC_ARENA_BATCH],
+        .kv = 0,
+        .parameters = mc_graph_param_count(g.train),
+        .flops_per_token = mc_graph_flops(g.train, r->batch.micro, r->model.seq) /
+                           ((double)r->batch.micro * (double)r->model.seq),
+    };
+    for (int i = 0; i < MC_NARENAS; i++)
+        out.total += g.bytes[i];
+    mc_graphs_destroy(&g);
+    *m = out;
+    return MC_OK;
+}

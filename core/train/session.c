@@ -1,0 +1,200 @@
+/* session.c - a checkpoint's weights, ready to be evaluated or to write text. Floor 6 (train).
+ *
+ * I1  Only model/ tensors are read; moments stay on the disk.
+ * I2  Weights lie once, in one arena that the evaluation and the inference graph share: the flat
+ *     parameter layout is the same in every mode (graph.h I2).
+ * I3  Graphs are made when first wanted: evaluating takes no KV cache, generating no batch.
+ *
+ * Memory: struct mc_session owns all; the recipe is borrowed. Threads: one, beside the pool's. */
+#include "session_int.h"
+#include "../../ckpt/ckpt.h"
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+static struct mc_graph_cfg config(const struct mc_session *s, enum mc_graph_mode mode)
+{
+    struct mc_graph_cfg cfg = {
+        .recipe = s->recipe,
+        .mode = mode,
+        .bound = {.b = mode == MC_GRAPH_INFER ? 1 : s->recipe->batch.micro,
+                  .t = s->recipe->model.seq,
+                  .pos0 = 0},
+        .first_layer = 0,
+        .end_layer = (int)s->recipe->model.layers,
+        .has_stem = 1,
+        .has_head = 1,
+        .slots = 1,
+        .threads = mc_pool_threads(s->pool),
+    };
+    for (int a = 0; a < MC_NAXES; a++)
+        cfg.axis_size[a] = 1;
+    return cfg;
+}
+
+static mc_status take(struct mc_session *s, struct mc_arena *a, const char *name, size_t bytes,
+                      struct mc_err *err)
+{
+    return s->device.ops->arena_init(&s->device, a, name, bytes, err);
+}
+
+mc_status mc_session_graph(struct mc_session *s, enum mc_graph_mode mode, struct mc_graph **out,
+                           struct mc_err *err)
+{
+    if (!s->graph[mode]) { /* I3 */
+        struct mc_graph_cfg cfg = config(s, mode);
+        struct mc_arena *a = s->arena[mode];
+        struct mc_graph *g;
+        MC_TRY(mc_graph_build(&cfg, &g, err));
+        s->graph[mode] = g;
+        const struct mc_graph_memory *m = mc_graph_memory(g);
+        MC_TRY(take(s, &a[MC_SESSION_SLOTS], "slots", m->slots, err));
+        MC_TRY(take(s, &a[MC_SESSION_TEMP], "temp", m->temp, err));
+        MC_TRY(take(s, &a[MC_SESSION_TABLES], "tables", m->tables, err));
+        MC_TRY(take(s, &a[MC_SESSION_KV], "kv", m->kv, err));
+        if (!s->params.base)
+            MC_TRY(take(s, &s->params, "params", m->params, err));
+        MC_ASSERT(s->params.bytes == m->params); /* I2 */
+        struct mc_graph_buffers b = {.params = s->params.base,
+                                     .slots = a[MC_SESSION_SLOTS].base,
+                                     .temp = a[MC_SESSION_TEMP].base,
+                                     .tables = a[MC_SESSION_TABLES].base,
+                                     .kv = a[MC_SESSION_KV].base};
+        MC_TRY(mc_graph_bind(g, s->kern, s->pool, &b, err));
+    }
+    *out = s->graph[mode];
+    return MC_OK;
+}
+
+static mc_status load_weights(struct mc_session *s, const struct mc_graph *g, const char *path,
+                              struct mc_err *err)
+{
+    int n = mc_graph_nparams(g);
+    size_t size = mc_dtype_size(s->kern->dtype);
+    struct mc_ckpt *c;
+    MC_TRY(mc_ckpt_open(path, &c, err));
+    struct mc_state_tensor *t = mc_alloc((size_t)n * sizeof *t, "list of tensors");
+    mc_status st = t ? MC_OK : mc_err_set(err, MC_E_NOMEM, "no memory for %d tensors", n);
+    for (int i = 0; i < n && st == MC_OK; i++) {
+        const struct mc_param *p = mc_graph_param(g, i);
+        snprintf(t[i].name, sizeof t[i].name, "model/%s", p->name);
+        t[i].dtype = s->kern->dtype;
+        t[i].shape = p->shape;
+        t[i].box = mc_box_whole(&p->shape);
+        t[i].data = s->params.base + (size_t)p->offset * size;
+    }
+    if (st == MC_OK)
+        st = mc_ckpt_load(c, t, n, 0, err); /* I1 */
+    mc_free(t);
+    mc_ckpt_close(c);
+    return mc_err_trail(err, st, __FILE__, __LINE__);
+}
+
+mc_status mc_session_open(const struct mc_recipe *r, const char *ckpt_path, int threads,
+                          struct mc_session **out, struct mc_err *err)
+{
+    struct mc_session *s = mc_alloc(sizeof *s, "session");
+    struct mc_graph *g;
+    if (!s)
+        return mc_err_set(err, MC_E_NOMEM, "no memory for a session");
+    mc_status st;
+    s->recipe = r;
+    MC_TRY_GOTO(st, mc_pool_create(threads, &s->pool, err), fail);
+    MC_TRY_GOTO(st, mc_device_open(r->device, 0, &s->device, err), fail);
+    MC_TRY_GOTO(st, mc_kern_get(r->device, r->precision, &s->kern, err), fail);
+    MC_TRY_GOTO(st, mc_kern_start(s->pool, err), fail);
+    MC_TRY_GOTO(st, mc_session_graph(s, MC_GRAPH_INFER, &g, err), fail);
+    MC_TRY_GOTO(st, load_weights(s, g, ckpt_path, err), fail);
+    *out = s;
+    return MC_OK;
+fail:
+    mc_session_close(s);
+    return st;
+}
+
+void mc_session_close(struct mc_session *s)
+{
+    if (!s)
+        return;
+    for (int m = 0; m < 3; m++) {
+        if (s->graph[m])
+            mc_graph_destroy(s->graph[m]);
+        for (int i = 0; i < MC_SESSION_NARENAS; i++)
+            if (s->arena[m][i].base)
+                s->device.ops->arena_fini(&s->device, &s->arena[m][i]);
+    }
+    if (s->params.base)
+        s->device.ops->arena_fini(&s->device, &s->params);
+    if (s->device.ops)
+        mc_device_close(&s->device);
+    if (s->pool)
+        mc_pool_destroy(s->pool);
+    mc_free(s);
+}
+
+/* Training sources are opened only where validation is held out of them. */
+static mc_status open_valid(const struct mc_recipe *r, const char *base_dir, struct mc_data **d,
+                            struct mc_err *err)
+{
+    struct mc_recipe *only = mc_alloc(sizeof *only, "recipe");
+    if (!only)
+        return mc_err_set(err, MC_E_NOMEM, "no memory for a recipe");
+    *only = *r;
+    if (only->data.nvalid > 0) {
+        only->data.ntrain = 0;
+        only->data.required = 0;
+    }
+    mc_status st = MC_OK;
+    if (only->data.nvalid == 0 && !(only->data.holdout > 0))
+        st = mc_err_set(err, MC_E_USAGE,
+                        "the recipe has no validation data (data.valid or "
+                        "data.holdout): name a text with --data FILE");
+    else
+        st = mc_data_open(only, base_dir, d, err);
+    mc_free(only);
+    return mc_err_trail(err, st, __FILE__, __LINE__);
+}
+
+mc_status mc_session_eval(struct mc_session *s, const char *base_dir, int64_t max_samples,
+                          struct mc_eval_result *res, struct mc_err *err)
+{
+    struct mc_data *d = NULL;
+    struct mc_graph *g;
+    struct mc_eval_sum sum;
+    int32_t *ids = NULL;
+    const struct mc_recipe *r = s->recipe;
+    mc_status st;
+    MC_TRY(open_valid(r, base_dir, &d, err));
+    int64_t all = mc_data_valid_samples(d);
+    MC_TRY_GOTO(st, mc_session_graph(s, MC_GRAPH_EVAL, &g, err), done);
+    size_t n = (size_t)r->batch.micro * (size_t)r->model.seq;
+    ids = mc_alloc(2 * n * sizeof *ids, "batch of the evaluation");
+    if (!ids) {
+        st = mc_err_set(err, MC_E_NOMEM, "no memory for a batch of %zu tokens", n);
+        goto done;
+    }
+    struct mc_eval_job job = {.graph = g,
+                              .data = d,
+                              .samples = max_samples > 0 && max_samples < all ? max_samples : all,
+                              .micro = r->batch.micro,
+                              .seq = r->model.seq,
+                              .tokens = ids,
+                              .targets = ids + n,
+                              .poll = 1};
+    MC_TRY_GOTO(st, mc_eval_sum(&job, &sum, err), done);
+    if (sum.stopped) {
+        st = mc_err_set(err, MC_E_FAILED, "stopped by a signal after %lld of %lld samples",
+                        (long long)sum.samples, (long long)job.samples);
+        goto done;
+    }
+    double loss = sum.tokens > 0 ? sum.loss_sum / (double)sum.tokens : 0;
+    *res = (struct mc_eval_result){.loss = loss,
+                                   .tokens = sum.tokens,
+                                   .samples = sum.samples,
+                                   .bits_per_byte =
+                                       mc_data_bytes_like(d) ? loss / 0.69314718055994530942 : NAN};
+done:
+    mc_free(ids);
+    mc_data_close(d);
+    return st;
+}

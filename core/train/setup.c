@@ -1,0 +1,295 @@
+/* setup.c - from a recipe to the state before a step, and back to nothing. Floor 6 (train).
+ *
+ * I1  What is taken in arenas is what the plan says, to the byte (asserted).
+ * I2  The memory baseline is read when all that does not depend on the plan is up (libraries, BLAS
+ *     threads, hooks' VM) and before the first arena.
+ * I3  Resuming tries whole checkpoints from the newest down; one that turns out damaged is named in
+ *     events.jsonl and the next older one is tried. When none holds, that is an error, not a fresh
+ *     start.
+ * I4  mc_trainer_destroy() takes a trainer at any point of its making.
+ *
+ * Memory: struct mc_trainer owns all of it. Threads: one; the pool's begin here. */
+#include "train_int.h"
+#include "../base/hash.h"
+#include "../../ckpt/ckpt.h"
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+static void make_fingerprint(struct mc_trainer *t)
+{
+    char kern[128];
+    mc_kern_fingerprint(kern, sizeof kern);
+    snprintf(t->fingerprint, sizeof t->fingerprint, "%s | %s | %s | tp1 pp1 cp1 ep1 dp1",
+             t->device.model, t->kern->name, kern);
+}
+
+static mc_status open_machine(struct mc_trainer *t, struct mc_err *err)
+{
+    MC_TRY(mc_pool_create(t->cfg->threads, &t->pool, err));
+    MC_TRY(mc_device_open(t->recipe->device, 0, &t->device, err));
+    MC_TRY(mc_kern_get(t->recipe->device, t->recipe->precision, &t->kern, err));
+    MC_TRY(mc_kern_start(t->pool, err));
+    make_fingerprint(t);
+    return MC_OK;
+}
+
+static void tell_memory(struct mc_trainer *t, size_t taken)
+{
+    struct mc_event e;
+    mc_event_begin(&e);
+    mc_json_i64(&e.j, "planned", (int64_t)t->planned);
+    mc_json_i64(&e.j, "allocated", (int64_t)taken);
+    mc_json_i64(&e.j, "baseline_rss", (int64_t)t->baseline_rss);
+    mc_json_open(&e.j, "arenas", '{');
+    for (int i = 0; i < MC_NARENAS; i++)
+        mc_json_i64(&e.j, mc_arena_name((enum mc_arena_id)i), (int64_t)t->graphs.bytes[i]);
+    mc_json_close(&e.j, '}');
+    mc_event_end(t, &e, "memory");
+}
+
+static mc_status take_arenas(struct mc_trainer *t, struct mc_err *err)
+{
+    t->baseline_rss = mc_mem_rss(); /* I2 */
+    size_t before = mc_mem_stats().arena_bytes;
+    t->planned = 0;
+    for (int i = 0; i < MC_NARENAS; i++) {
+        MC_TRY(t->device.ops->arena_init(
+            &t->device, &t->arena[i], mc_arena_name((enum mc_arena_id)i), t->graphs.bytes[i], err));
+        t->planned += t->graphs.bytes[i];
+    }
+    size_t taken = mc_mem_stats().arena_bytes - before;
+    MC_ASSERT(taken == t->planned); /* I1 */
+    mc_batch_carve(t->recipe, &t->arena[MC_ARENA_BATCH], &t->batch);
+    tell_memory(t, taken);
+    if (!t->cfg->quiet)
+        mc_log(MC_LOG_INFO, "%lld parameters, %.1f MiB planned and taken, %d thread%s",
+               (long long)mc_graph_param_count(t->graphs.train), (double)t->planned / 1048576.0,
+               t->cfg->threads, t->cfg->threads == 1 ? "" : "s");
+    return MC_OK;
+}
+
+static mc_status bind_graphs(struct mc_trainer *t, struct mc_err *err)
+{
+    struct mc_graph_buffers b = {
+        .params = t->arena[MC_ARENA_PARAMS].base,
+        .grads = t->arena[MC_ARENA_GRADS].base,
+        .extra_grads = t->arena[MC_ARENA_EXTRA_GRADS].base,
+        .slots = t->arena[MC_ARENA_SLOTS].base,
+        .temp = t->arena[MC_ARENA_TEMP].base,
+        .tables = t->arena[MC_ARENA_TABLES].base,
+    };
+    MC_TRY(mc_graph_bind(t->graphs.train, t->kern, t->pool, &b, err));
+    if (t->graphs.eval) {
+        b.grads = b.extra_grads = NULL;
+        b.slots = t->arena[MC_ARENA_EVAL_SLOTS].base;
+        b.tables = t->arena[MC_ARENA_EVAL_TABLES].base;
+        MC_TRY(mc_graph_bind(t->graphs.eval, t->kern, t->pool, &b, err));
+    }
+    struct mc_optim_buffers ob = {.params = t->arena[MC_ARENA_PARAMS].base,
+                                  .grads = t->arena[MC_ARENA_GRADS].base,
+                                  .m = t->arena[MC_ARENA_ADAM_M].base,
+                                  .v = t->arena[MC_ARENA_ADAM_V].base};
+    MC_TRY(mc_optim_create(t->recipe, t->graphs.train, t->kern, t->pool, &ob, &t->optim, err));
+    int n = mc_optim_state(t->optim, NULL, 0);
+    t->state = mc_alloc((size_t)n * sizeof *t->state, "list of state tensors");
+    if (!t->state)
+        return mc_err_set(err, MC_E_NOMEM, "no memory for the list of %d state tensors", n);
+    t->nstate = mc_optim_state(t->optim, t->state, n);
+    MC_ASSERT(t->nstate == n);
+    return MC_OK;
+}
+
+mc_status mc_trainer_create(const struct mc_train_cfg *cfg, struct mc_trainer **out,
+                            struct mc_err *err)
+{
+    struct mc_trainer *t = mc_alloc(sizeof *t, "trainer");
+    if (!t)
+        return mc_err_set(err, MC_E_NOMEM, "no memory for the trainer");
+    char path[1100];
+    mc_status st;
+    t->cfg = cfg;
+    t->recipe = cfg->recipe;
+    t->hooks = cfg->hooks;
+    t->metrics.fd = -1;
+    t->committed_step = t->saved_step = -1;
+    t->target_steps = -1;
+    t->save_s = NAN;
+    t->step.lr = NAN;
+    t->start_ns = t->save_ns = t->eval_ns = mc_clock_ns();
+    mc_books_init(&t->books, t->recipe);
+    *out = t; /* I4: the caller destroys it, whatever follows */
+    mc_page_phase(cfg->page, MC_PHASE_START, 0);
+    MC_TRY_GOTO(st, mc_rundir_file(cfg->rd, "ckpt", t->ckpt_dir, err), fail);
+    MC_TRY_GOTO(st, mc_rundir_file(cfg->rd, "metrics.jsonl", path, err), fail);
+    MC_TRY_GOTO(st, open_machine(t, err), fail);
+    MC_TRY_GOTO(st, mc_data_open(t->recipe, ".", &t->data, err), fail);
+    MC_TRY_GOTO(st, mc_graphs_build(t->recipe, cfg->threads, &t->graphs, err), fail);
+    MC_TRY_GOTO(st, take_arenas(t, err), fail);
+    MC_TRY_GOTO(st, bind_graphs(t, err), fail);
+    MC_TRY_GOTO(st, mc_metrics_open(&t->metrics, path, err), fail);
+fail:
+    return st;
+}
+
+void mc_trainer_destroy(struct mc_trainer *t)
+{
+    if (!t)
+        return;
+    mc_metrics_close(&t->metrics);
+    mc_free(t->state);
+    if (t->optim)
+        mc_optim_destroy(t->optim);
+    mc_graphs_destroy(&t->graphs);
+    for (int i = MC_NARENAS - 1; i >= 0; i--)
+        if (t->arena[i].base)
+            t->device.ops->arena_fini(&t->device, &t->arena[i]);
+    if (t->data)
+        mc_data_close(t->data);
+    if (t->device.ops)
+        mc_device_close(&t->device);
+    if (t->pool)
+        mc_pool_destroy(t->pool);
+    mc_free(t);
+}
+
+/* ---- fresh or resumed ---- */
+
+static mc_status start_fresh(struct mc_trainer *t)
+{
+    mc_books_init(&t->books, t->recipe);
+    t->books.segment = t->cfg->rd->segment;
+    mc_cursor_init(t->data, &t->books.cursor);
+    mc_graph_init_params(t->graphs.train, (uint64_t)t->recipe->seed, t->recipe->precision,
+                         t->arena[MC_ARENA_PARAMS].base);
+    return MC_OK;
+}
+
+static void tell_changed(struct mc_trainer *t, const char *what, const char *was, const char *now)
+{
+    struct mc_event e;
+    mc_event_begin(&e);
+    mc_json_str(&e.j, "path", what);
+    mc_json_str(&e.j, "was", was);
+    mc_json_str(&e.j, "now", now);
+    mc_event_end(t, &e, "changed");
+    mc_log(MC_LOG_WARN, "%s changed: was %s, now %s", what, was, now);
+}
+
+static mc_status load(struct mc_trainer *t, const char *path, struct mc_err *err)
+{
+    struct mc_ckpt *c;
+    struct mc_books_seen seen = {0};
+    struct mc_books_run run = {.recipe = t->recipe,
+                               .data = t->data,
+                               .hooks = t->hooks,
+                               .fingerprint = t->fingerprint,
+                               .software = t->cfg->software};
+    MC_TRY(mc_ckpt_open(path, &c, err));
+    mc_status st;
+    MC_TRY_GOTO(st, mc_books_read(mc_ckpt_books(c), &run, &t->books, &seen, err), done);
+    MC_TRY_GOTO(st, mc_ckpt_load(c, t->state, t->nstate, 1, err), done);
+    uint64_t now = mc_optim_weights_hash(t->optim);
+    if (now != t->books.weights_hash) {
+        st = mc_err_set(err, MC_E_CORRUPT, "%s: the weights hash to %016llx, its books say %016llx",
+                        path, (unsigned long long)now, (unsigned long long)t->books.weights_hash);
+        goto done;
+    }
+    t->books.segment = t->cfg->rd->segment;
+    if (seen.data_hash != mc_data_hash(t->data)) {
+        char was[17], is[17];
+        mc_hash_hex(seen.data_hash, was);
+        mc_hash_hex(mc_data_hash(t->data), is);
+        tell_changed(t, "data (content)", was, is);
+    }
+    if (strcmp(seen.fingerprint, t->fingerprint) != 0)
+        tell_changed(t, "numerics fingerprint", seen.fingerprint, t->fingerprint);
+    t->committed_step = t->books.at.steps;
+    struct mc_event e;
+    mc_event_begin(&e);
+    mc_json_i64(&e.j, "step", t->books.at.steps);
+    mc_json_i64(&e.j, "epoch", mc_ckpt_epoch(c));
+    mc_event_end(t, &e, "resume");
+    if (!t->cfg->quiet)
+        mc_log(MC_LOG_INFO, "resumed after step %lld from %s", (long long)t->books.at.steps, path);
+done:
+    mc_ckpt_close(c);
+    return st;
+}
+
+static void tell_damaged(struct mc_trainer *t, const char *path, const char *why)
+{
+    struct mc_event e;
+    const char *base = strrchr(path, '/');
+    mc_event_begin(&e);
+    mc_json_str(&e.j, "checkpoint", base ? base + 1 : path);
+    mc_json_str(&e.j, "message", why);
+    mc_event_end(t, &e, "checkpoint_damaged");
+    mc_log(MC_LOG_ERROR, "checkpoint not usable: %s", why);
+}
+
+static mc_status resume_auto(struct mc_trainer *t, struct mc_err *err)
+{
+    struct mc_ckpt_info *list = NULL;
+    int n = 0;
+    MC_TRY(mc_ckpt_list(t->ckpt_dir, &list, &n, err));
+    mc_status st = n == 0 ? start_fresh(t) : MC_E_CORRUPT;
+    for (int i = n - 1; i >= 0 && st == MC_E_CORRUPT; i--) { /* I3 */
+        struct mc_err why = {0};
+        if (!list[i].whole) {
+            tell_damaged(t, list[i].path, list[i].why);
+            continue;
+        }
+        st = load(t, list[i].path, &why);
+        if (st == MC_E_CORRUPT)
+            tell_damaged(t, list[i].path, why.msg);
+        else if (st != MC_OK && err)
+            *err = why;
+    }
+    mc_free(list);
+    if (st == MC_E_CORRUPT)
+        return mc_err_set(
+            err, MC_E_CORRUPT,
+            "%s: none of its %d checkpoints can be used (each is named above); restore "
+            "one from a copy, or start a new run with another --run",
+            t->ckpt_dir, n);
+    return st;
+}
+
+static mc_status resume_step(struct mc_trainer *t, struct mc_err *err)
+{
+    char path[1100];
+    MC_TRY(mc_ckpt_resolve(t->ckpt_dir, t->cfg->resume_step, path, err));
+    return mc_err_trail(err, load(t, path, err), __FILE__, __LINE__);
+}
+
+mc_status mc_trainer_start(struct mc_trainer *t, struct mc_err *err)
+{
+    struct mc_event e;
+    mc_page_phase(t->cfg->page, MC_PHASE_LOAD, 0);
+    switch (t->cfg->resume) {
+    case MC_RESUME_FRESH:
+        MC_TRY(start_fresh(t));
+        break;
+    case MC_RESUME_AUTO:
+        MC_TRY(resume_auto(t, err));
+        break;
+    case MC_RESUME_STEP:
+        MC_TRY(resume_step(t, err));
+        break;
+    }
+    t->started = 1;
+    int64_t to_go = mc_steps_to_go(t->recipe, &t->books.at);
+    t->target_steps = to_go < 0 ? -1 : t->books.at.steps + to_go;
+    t->save_ns = t->eval_ns = mc_clock_ns();
+    mc_event_begin(&e);
+    mc_json_i64(&e.j, "segment", t->cfg->rd->segment);
+    mc_json_i64(&e.j, "step", t->books.at.steps);
+    mc_json_i64(&e.j, "target_steps", t->target_steps);
+    mc_json_i64(&e.j, "threads", t->cfg->threads);
+    mc_json_str(&e.j, "software", t->cfg->software);
+    mc_json_str(&e.j, "fingerprint", t->fingerprint);
+    mc_json_f64(&e.j, "setup_ms", (double)(mc_clock_ns() - t->start_ns) * 1e-6);
+    mc_event_end(t, &e, "train");
+    return MC_OK;
+}

@@ -1,0 +1,306 @@
+/* step.c - the parts of one step; trainer.c puts them in order. Floor 6 (train).
+ *
+ *     begin        batch size, draws, tokens and targets of the whole global batch, N
+ *     microbatch   forward and backward of samples [first, first + micro), gradients scaled by 1/N
+ *     judge        sum the uses of shared parameters, norm, verdict, skip or abort
+ *     update       clip, AdamW with t = successful updates + 1
+ *     end          books, metrics line, log line, hooks
+ *
+ * I1  Loss = fp64 sum of token losses over the global batch / N, N the tokens that have a label,
+ *     known before the first microbatch. N = 0: loss 0, no update, counted as skipped.
+ * I2  Microbatches run in ascending order; nothing depends on how the batch is cut but rounding.
+ * I3  Until mc_step_end() the books are untouched but for cursor, pending answers and lr factor,
+ *     and mc_step_abandon() puts those back: a checkpoint after an abandoned step is one of the
+ *     last completed step.
+ * I4  Nothing here allocates; begin and end count the allocator's calls, and hooks are left out.
+ *
+ * Memory: the trainer's arenas. Threads: the trainer's; kernels use the pool. */
+#include "train_int.h"
+#include <math.h>
+#include <stdatomic.h>
+#include <string.h>
+
+static void beat(struct mc_trainer *t)
+{
+    struct mc_page *p = t->cfg->page;
+    if (!p)
+        return;
+    atomic_store_explicit(&p->beat_ns, mc_clock_ns(), memory_order_relaxed);
+}
+
+mc_status mc_step_begin(struct mc_trainer *t, struct mc_err *err)
+{
+    struct mc_step *s = &t->step;
+    struct mc_books *b = &t->books;
+    int64_t seq = t->recipe->model.seq;
+    s->begin_ns = mc_clock_ns();
+    s->allocs = mc_mem_stats().calls; /* I4 */
+    s->before = b->at;
+    s->global = mc_batch_at(&t->recipe->batch, &b->at);
+    MC_ASSERT(s->global >= 1 && s->global <= mc_batch_largest(t->recipe));
+    s->after = (struct mc_counters){.steps = b->at.steps + 1,
+                                    .samples = b->at.samples + s->global,
+                                    .tokens = b->at.tokens + s->global * seq};
+    s->now = b->pending; /* in force in this step */
+    mc_page_phase(t->cfg->page, MC_PHASE_STEP, s->after.steps);
+    s->cursor = b->cursor; /* I3 */
+    s->lr_scale = b->lr_scale;
+    mc_data_draw(t->data, &b->cursor, s->global, t->batch.sample);
+    mc_status st =
+        mc_data_fetch(t->data, t->batch.sample, s->global, t->batch.tokens, t->batch.targets, err);
+    if (st != MC_OK) {
+        mc_step_abandon(t);
+        t->sound = 1;
+        return mc_err_trail(err, st, __FILE__, __LINE__);
+    }
+    s->valid = 0;
+    for (int64_t i = 0; i < s->global * seq; i++)
+        s->valid += t->batch.targets[i] >= 0;
+    s->loss_sum = 0;
+    mc_graph_zero_grads(t->graphs.train);
+    beat(t);
+    return MC_OK;
+}
+
+void mc_step_microbatch(struct mc_trainer *t, int64_t first)
+{
+    struct mc_step *s = &t->step;
+    int64_t seq = t->recipe->model.seq, b = t->recipe->batch.micro;
+    if (s->valid == 0) /* I1 */
+        return;
+    if (b > s->global - first)
+        b = s->global - first;
+    for (int64_t i = 0; i < b; i++)
+        for (int64_t p = 0; p < seq; p++)
+            t->batch.row[i * seq + p] = (s->before.samples + first + i) * seq + p;
+    struct mc_microbatch mb = {.b = b,
+                               .t = seq,
+                               .tokens = t->batch.tokens + first * seq,
+                               .targets = t->batch.targets + first * seq,
+                               .logical_row = t->batch.row};
+    mc_graph_forward(t->graphs.train, 0, &mb, s->after.steps, &s->loss_sum);
+    mc_graph_backward(t->graphs.train, 0, &mb, s->after.steps, 1.0 / (double)s->valid);
+    beat(t);
+}
+
+void mc_step_abandon(struct mc_trainer *t)
+{
+    t->books.cursor = t->step.cursor;
+    t->books.pending = t->step.now;
+    t->books.lr_scale = t->step.lr_scale;
+}
+
+/* One line in events.jsonl for each thing that a hook's answer sets in motion. */
+static void tell_directive(struct mc_trainer *t)
+{
+    struct mc_event e;
+    const struct mc_directive *d = &t->step.now;
+    mc_event_begin(&e);
+    mc_json_i64(&e.j, "step", t->step.after.steps);
+    mc_json_bool(&e.j, "stop", d->stop);
+    mc_json_bool(&e.j, "checkpoint", d->checkpoint);
+    mc_json_bool(&e.j, "eval", d->eval);
+    mc_json_f64(&e.j, "lr_scale", d->lr_scale);
+    mc_json_str(&e.j, "why", d->why);
+    mc_event_end(t, &e, "directive");
+}
+
+static void tell_anomaly(struct mc_trainer *t, enum mc_anomaly_action action, const char *why)
+{
+    struct mc_event e;
+    const struct mc_step *s = &t->step;
+    char loss[32], norm[32];
+    mc_fmt_f64(s->loss, loss);
+    mc_fmt_f64(s->norm, norm);
+    mc_event_begin(&e);
+    mc_json_i64(&e.j, "step", s->after.steps);
+    mc_json_str(&e.j, "loss", loss); /* text: JSON has no nan */
+    mc_json_str(&e.j, "grad_norm", norm);
+    mc_json_f64(&e.j, "ratio", s->verdict.ratio);
+    mc_json_str(&e.j, "action", action == MC_ANOMALY_SKIP ? "skip" : "abort");
+    mc_json_str(&e.j, "why", why);
+    mc_json_i64(&e.j, "first_sample", s->before.samples);
+    mc_json_i64(&e.j, "samples", s->global);
+    mc_event_end(t, &e, s->verdict.kind);
+    mc_metrics_progress_clear(&t->metrics);
+    mc_log(MC_LOG_WARN, "step %lld: %s (loss %s, gradient norm %s): %s", (long long)s->after.steps,
+           s->verdict.kind, loss, norm, action == MC_ANOMALY_SKIP ? "update skipped" : "stopping");
+}
+
+static void event_of_step(const struct mc_trainer *t, enum mc_hook_kind kind,
+                          struct mc_hook_event *ev)
+{
+    const struct mc_step *s = &t->step;
+    mc_hook_event_fill(t, kind, ev);
+    ev->step = s->after.steps;
+    ev->samples = s->after.samples;
+    ev->tokens = s->after.tokens;
+    ev->loss = s->loss;
+    ev->grad_norm = s->norm;
+    ev->lr = s->lr;
+    ev->anomaly = s->verdict.kind;
+    ev->anomaly_ratio = s->verdict.ratio;
+}
+
+/* on_grad may call for skip or abort; on_anomaly may overrule the recipe's rule. */
+static mc_status ask_about_step(struct mc_trainer *t, enum mc_anomaly_action *action,
+                                struct mc_directive *pending, struct mc_err *err)
+{
+    struct mc_step *s = &t->step;
+    struct mc_hook_event ev;
+    struct mc_directive d;
+    if (mc_hooks_want(t, MC_HOOK_GRAD)) {
+        event_of_step(t, MC_HOOK_GRAD, &ev);
+        mc_directive_clear(&d);
+        MC_TRY(mc_hooks_ask(t, &ev, &d, err));
+        mc_directive_keep(pending, &d);
+        if (!s->verdict.kind && d.anomaly_action >= 0) {
+            s->verdict.kind = "hook";
+            *action = (enum mc_anomaly_action)d.anomaly_action;
+            return MC_OK;
+        }
+    }
+    if (s->verdict.kind && mc_hooks_want(t, MC_HOOK_ANOMALY)) {
+        event_of_step(t, MC_HOOK_ANOMALY, &ev);
+        mc_directive_clear(&d);
+        MC_TRY(mc_hooks_ask(t, &ev, &d, err));
+        mc_directive_keep(pending, &d);
+        if (d.anomaly_action >= 0)
+            *action = (enum mc_anomaly_action)d.anomaly_action;
+    }
+    return MC_OK;
+}
+
+mc_status mc_step_judge(struct mc_trainer *t, struct mc_err *err)
+{
+    struct mc_step *s = &t->step;
+    struct mc_books *b = &t->books;
+    const struct mc_anomaly_cfg *rule = &t->recipe->anomaly;
+    if (s->valid > 0) {
+        mc_graph_finish_grads(t->graphs.train);
+        s->norm = mc_optim_grad_norm(t->optim);
+        s->loss = s->loss_sum / (double)s->valid;
+    } else { /* I1 */
+        s->norm = 0;
+        s->loss = 0;
+    }
+    if (!isnan(s->now.lr_scale))
+        b->lr_scale = s->now.lr_scale;
+    s->lr = mc_lr_at(&t->recipe->lr, &s->after) * b->lr_scale;
+    s->verdict = mc_anomaly_judge(rule, &b->spikes, s->loss, s->norm);
+    t->step_allocs += mc_mem_stats().calls - s->allocs; /* I4: hooks and events are not counted */
+    if (mc_directive_any(&s->now))
+        tell_directive(t);
+    mc_directive_clear(&b->pending);
+    enum mc_anomaly_action action =
+        s->verdict.kind && strcmp(s->verdict.kind, "spike") == 0 ? rule->spike : rule->nonfinite;
+    mc_status st = ask_about_step(t, &action, &b->pending, err);
+    if (st != MC_OK) {
+        mc_step_abandon(t);
+        return mc_err_trail(err, st, __FILE__, __LINE__);
+    }
+    s->update = s->valid > 0 && !s->verdict.kind;
+    if (s->verdict.kind)
+        tell_anomaly(t, action, b->pending.why);
+    if (s->verdict.kind && action == MC_ANOMALY_ABORT) {
+        char loss[32], norm[32];
+        mc_fmt_f64(s->loss, loss);
+        mc_fmt_f64(s->norm, norm);
+        return mc_err_set(err, MC_E_GIVEUP,
+                          "step %lld: %s (loss %s, gradient norm %s) and the rule is to abort; "
+                          "weights are as the last checkpoint has them. Look at the data and the "
+                          "learning rate, or set anomaly.%s = \"skip\"",
+                          (long long)s->after.steps, s->verdict.kind, loss, norm,
+                          strcmp(s->verdict.kind, "spike") == 0 ? "spike" : "nonfinite");
+    }
+    s->allocs = mc_mem_stats().calls;
+    return MC_OK;
+}
+
+void mc_step_update(struct mc_trainer *t)
+{
+    struct mc_step *s = &t->step;
+    struct mc_books *b = &t->books;
+    if (!s->update)
+        return;
+    double limit = t->recipe->optim.clip, scale = 1;
+    if (limit > 0 && limit / (s->norm + 1e-6) < 1)
+        scale = limit / (s->norm + 1e-6);
+    mc_optim_update(t->optim, b->successful + 1, s->lr, scale);
+}
+
+/* The step is done: into the books. */
+static void enter(struct mc_trainer *t)
+{
+    const struct mc_step *s = &t->step;
+    struct mc_books *b = &t->books;
+    b->at = s->after;
+    b->loss = s->loss;
+    b->grad_norm = s->norm;
+    if (s->update) {
+        b->successful++;
+        b->skips_in_row = 0;
+        mc_spikes_push(&b->spikes, s->norm);
+    } else {
+        b->skipped++;
+        b->skips_in_row++;
+    }
+    t->segment_steps++;
+    struct mc_page *p = t->cfg->page;
+    if (p) {
+        atomic_store_explicit(&p->step, b->at.steps, memory_order_relaxed);
+        atomic_store_explicit(&p->samples, b->at.samples, memory_order_relaxed);
+        atomic_store_explicit(&p->tokens, b->at.tokens, memory_order_relaxed);
+    }
+}
+
+mc_status mc_step_end(struct mc_trainer *t, struct mc_err *err)
+{
+    const struct mc_step *s = &t->step;
+    struct mc_books *b = &t->books;
+    enter(t);
+    double seconds = (double)(mc_clock_ns() - s->begin_ns) * 1e-9;
+    struct mc_metric m = {
+        .step = b->at.steps,
+        .tokens = b->at.tokens,
+        .samples = b->at.samples,
+        .skipped = b->skipped,
+        .loss = s->loss,
+        .grad_norm = s->norm,
+        .lr = s->lr,
+        .step_ms = seconds * 1e3,
+        .tokens_per_s = (double)(s->after.tokens - s->before.tokens) / seconds,
+        .mfu = NAN, /* the peak of a CPU is not known */
+        .segment = t->cfg->rd->segment,
+        .target_steps = t->target_steps,
+        .global_batch = s->global,
+        .was_skipped = !s->update,
+    };
+    MC_TRY(mc_metrics_add(&t->metrics, &m, err));
+    if (!t->cfg->quiet) {
+        int64_t every = t->recipe->log_every;
+        if (every > 0 && (b->at.steps % every == 0 || mc_target_reached(&t->recipe->steps, &b->at)))
+            mc_metrics_log(&t->metrics, &m);
+        if (t->cfg->progress)
+            mc_metrics_progress(&t->metrics, &m);
+    }
+    t->step_allocs += mc_mem_stats().calls - s->allocs; /* I4 */
+    if (mc_hooks_want(t, MC_HOOK_STEP_END)) {
+        struct mc_hook_event ev;
+        struct mc_directive d;
+        mc_hook_event_fill(t, MC_HOOK_STEP_END, &ev);
+        ev.step_ms = m.step_ms;
+        ev.tokens_per_s = m.tokens_per_s;
+        mc_directive_clear(&d);
+        MC_TRY(mc_hooks_ask(t, &ev, &d, err));
+        mc_directive_keep(&b->pending, &d);
+    }
+    if (b->skips_in_row >= t->recipe->anomaly.max_skips && t->recipe->anomaly.max_skips > 0)
+        return mc_err_set(
+            err, MC_E_GIVEUP,
+            "%lld updates in a row were skipped (anomaly.max_skips), the last at step "
+            "%lld: the run does not recover by itself. Go back to an earlier "
+            "checkpoint with --resume STEP, or change the learning rate or the data",
+            (long long)b->skips_in_row, (long long)b->at.steps);
+    return MC_OK;
+}

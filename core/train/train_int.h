@@ -1,0 +1,212 @@
+/* train_int.h - the inside of core/train: one trainer, its step, its books, its files.
+ *
+ * struct mc_trainer is the root of the tree of owners: everything a rank holds hangs from it and
+ * is freed by mc_trainer_destroy() in reverse order. One thread runs it; the pool's threads see
+ * only what a kernel hands them. */
+#pragma once
+#include "books.h"
+#include "train.h"
+#include "../base/arena.h"
+#include "../base/clock.h"
+#include "../base/log.h"
+#include "../base/pool.h"
+#include "../data/data.h"
+#include "../device/device.h"
+#include "../graph/graph.h"
+#include "../kern/kern.h"
+#include "../optim/optim.h"
+
+/* ---- plan.c: one truth about memory, for the plan and for the run ---- */
+enum mc_arena_id {
+    MC_ARENA_PARAMS,
+    MC_ARENA_GRADS,
+    MC_ARENA_EXTRA_GRADS,
+    MC_ARENA_ADAM_M,
+    MC_ARENA_ADAM_V,
+    MC_ARENA_SLOTS,
+    MC_ARENA_TEMP, /* shared by training and evaluation, which never overlap */
+    MC_ARENA_TABLES,
+    MC_ARENA_EVAL_SLOTS,
+    MC_ARENA_EVAL_TABLES,
+    MC_ARENA_BATCH,
+    MC_NARENAS
+};
+struct mc_batch_buffers {      /* one global batch, and the keys of one microbatch */
+    struct mc_sample *sample;  /* [global] */
+    int32_t *tokens, *targets; /* [global * seq] */
+    int64_t *row;              /* [micro * seq] logical rows, key of dropout */
+};
+struct mc_graphs {
+    struct mc_graph *train, *eval; /* eval NULL: no validation set */
+    size_t bytes[MC_NARENAS];
+};
+const char *mc_arena_name(enum mc_arena_id id);
+mc_status mc_graphs_build(const struct mc_recipe *r, int threads, struct mc_graphs *g,
+                          struct mc_err *err);
+void mc_graphs_destroy(struct mc_graphs *g);
+int64_t mc_batch_largest(const struct mc_recipe *r); /* samples of the largest global batch */
+void mc_batch_carve(const struct mc_recipe *r, struct mc_arena *a, struct mc_batch_buffers *b);
+
+/* ---- anomaly.c ---- */
+struct mc_verdict {
+    const char *kind; /* NULL: sound; "nonfinite_loss", "nonfinite_grad", "spike", "hook" */
+    double ratio;     /* spike: norm / median; else NaN */
+};
+void mc_spikes_init(struct mc_spikes *s, int cap);
+void mc_spikes_push(struct mc_spikes *s, double norm);
+double mc_spikes_median(const struct mc_spikes *s); /* NaN until the window is full */
+struct mc_verdict mc_anomaly_judge(const struct mc_anomaly_cfg *cfg, const struct mc_spikes *s,
+                                   double loss, double norm);
+
+/* ---- metrics.c ---- */
+struct mc_metric { /* one line of metrics.jsonl */
+    int64_t step, tokens, samples, skipped;
+    double loss, grad_norm, lr, step_ms, tokens_per_s, mfu;
+    int segment;
+    /* for the log line only */
+    int64_t target_steps, global_batch;
+    int was_skipped;
+};
+enum { MC_METRIC_LINE = 512, MC_METRIC_BACKLOG = 64 * 1024 };
+struct mc_metrics {
+    int fd;
+    int broken;   /* an fsync failed: no later one may claim that the lines are on disk */
+    int warned;   /* the disk refused a line; said once */
+    int64_t size; /* bytes of whole lines in the file */
+    char path[1100];
+    size_t nback;
+    char back[MC_METRIC_BACKLOG]; /* lines that the disk has not taken yet */
+    /* since the last log line */
+    int64_t n, nfinite, nskipped, nnan;
+    double sum_loss, sum_ms;
+    /* progress line */
+    int shown;
+    int64_t shown_ns;
+    double ms_smooth;
+};
+int mc_metrics_format(const struct mc_metric *m, char *dst, size_t cap); /* bytes; -1: no room */
+mc_status mc_metrics_open(struct mc_metrics *ms, const char *path, struct mc_err *err);
+void mc_metrics_close(struct mc_metrics *ms);
+mc_status mc_metrics_add(struct mc_metrics *ms, const struct mc_metric *m, struct mc_err *err);
+mc_status mc_metrics_sync(struct mc_metrics *ms, struct mc_err *err);
+void mc_metrics_log_format(const struct mc_metrics *ms, const struct mc_metric *m,
+                           const char *stamp, char *dst, size_t cap);
+void mc_metrics_eval_format(int64_t step, double loss, char *dst, size_t cap);
+void mc_metrics_log(struct mc_metrics *ms, const struct mc_metric *m);
+void mc_metrics_say(struct mc_metrics *ms, const char *line); /* clears the progress line first */
+void mc_metrics_progress(struct mc_metrics *ms, const struct mc_metric *m);
+void mc_metrics_progress_clear(struct mc_metrics *ms);
+
+/* ---- the trainer ---- */
+enum mc_stop { MC_STOP_NONE, MC_STOP_SIGNAL, MC_STOP_TIME, MC_STOP_HOOK };
+struct mc_step { /* the step in hand */
+    struct mc_counters before, after;
+    int64_t global;        /* samples of this step */
+    int64_t valid;         /* N: tokens with a label in the global batch */
+    double loss_sum;       /* fp64 sum of token losses */
+    double loss, norm, lr; /* loss and norm before the update */
+    struct mc_verdict verdict;
+    int update; /* 0: skipped */
+    int64_t begin_ns;
+    uint64_t allocs;         /* mc_mem_stats().calls at the begin */
+    struct mc_directive now; /* answers given after the last step, in force in this one */
+    struct mc_cursor cursor; /* as before the draw: an abandoned step gives its samples back */
+    double lr_scale;         /* as before the step */
+};
+struct mc_trainer {
+    const struct mc_train_cfg *cfg;
+    const struct mc_recipe *recipe;
+    const struct mc_hook_ops *hooks; /* NULL: none */
+    struct mc_pool *pool;
+    struct mc_device device;
+    const struct mc_kern_ops *kern;
+    struct mc_data *data;
+    struct mc_graphs graphs;
+    struct mc_arena arena[MC_NARENAS];
+    struct mc_batch_buffers batch;
+    struct mc_optim *optim;
+    struct mc_state_tensor *state; /* model, adam_m, adam_v: what a checkpoint holds */
+    int nstate;
+    struct mc_metrics metrics;
+    struct mc_books books;
+    struct mc_step step;
+    char fingerprint[320];
+    char ckpt_dir[1100];
+    int64_t target_steps;               /* steps of the whole run, -1 unknown */
+    int64_t segment_steps;              /* done in this segment */
+    int64_t committed_step;             /* newest checkpoint committed or loaded; -1: none */
+    int64_t saved_step;                 /* newest checkpoint committed by this segment; -1 */
+    int64_t start_ns, save_ns, eval_ns; /* segment start, last save, last eval */
+    double save_s;                      /* duration of the last save, NaN */
+    volatile int cancel_save;
+    enum mc_stop stop;
+    char stop_why[200];
+    int started; /* weights are in place */
+    int sound;   /* after an error: the state is that of the last completed step */
+    size_t planned, baseline_rss;
+    uint64_t step_allocs; /* allocations made inside steps: 0, or the plan is broken */
+};
+
+/* ---- setup.c: from nothing to the state before a step, and back ---- */
+mc_status mc_trainer_create(const struct mc_train_cfg *cfg, struct mc_trainer **out,
+                            struct mc_err *err);
+void mc_trainer_destroy(struct mc_trainer *t);
+/* Fresh weights, or those of the checkpoint that cfg->resume names. */
+mc_status mc_trainer_start(struct mc_trainer *t, struct mc_err *err);
+
+/* ---- step.c ---- */
+mc_status mc_step_begin(struct mc_trainer *t, struct mc_err *err);
+void mc_step_microbatch(struct mc_trainer *t, int64_t first);
+void mc_step_abandon(struct mc_trainer *t);
+mc_status mc_step_judge(struct mc_trainer *t, struct mc_err *err);
+void mc_step_update(struct mc_trainer *t);
+mc_status mc_step_end(struct mc_trainer *t, struct mc_err *err);
+
+/* ---- save.c ---- */
+int mc_save_due(const struct mc_trainer *t);
+/* Saves the state after the last completed step. must = 0: a failure is told and training goes
+ * on. */
+mc_status mc_save(struct mc_trainer *t, int must, struct mc_err *err);
+
+/* ---- eval.c ---- */
+int mc_eval_due(const struct mc_trainer *t);
+mc_status mc_eval_run(struct mc_trainer *t, struct mc_err *err);
+struct mc_eval_job {
+    struct mc_graph *graph; /* EVAL, bound */
+    const struct mc_data *data;
+    int64_t samples, micro, seq;
+    int32_t *tokens, *targets; /* [micro * seq] */
+    int poll;                  /* 1: a stop signal ends it */
+    void (*each)(void *arg, int64_t samples);
+    void *arg; /* after each microbatch; may be NULL */
+};
+struct mc_eval_sum {
+    double loss_sum;
+    int64_t tokens, samples;
+    int stopped;
+};
+mc_status mc_eval_sum(const struct mc_eval_job *job, struct mc_eval_sum *sum, struct mc_err *err);
+
+/* ---- hooks.c ---- */
+void mc_hook_event_fill(const struct mc_trainer *t, enum mc_hook_kind kind,
+                        struct mc_hook_event *ev);
+/* Asks and merges into d. MC_E_GIVEUP: a hook failed too often. */
+mc_status mc_hooks_ask(struct mc_trainer *t, const struct mc_hook_event *ev, struct mc_directive *d,
+                       struct mc_err *err);
+int mc_hooks_want(const struct mc_trainer *t, enum mc_hook_kind kind);
+/* Answers that are not about the step being judged wait for the next one. */
+void mc_directive_keep(struct mc_directive *pending, const struct mc_directive *d);
+int mc_directive_any(const struct mc_directive *d);
+double mc_time_left(const struct mc_trainer *t); /* seconds; NaN: no limit known */
+/* 1 when `every` was crossed between two states of the counters; time: since last_ns. */
+int mc_crossed(const struct mc_quantity *every, const struct mc_counters *was,
+               const struct mc_counters *now, int64_t last_ns);
+
+/* ---- events: a member list in a fixed buffer, one line in events.jsonl. Failing to write one is
+ * told, never fatal. ---- */
+struct mc_event {
+    struct mc_json j;
+    char buf[16384];
+};
+void mc_event_begin(struct mc_event *e);
+void mc_event_end(struct mc_trainer *t, struct mc_event *e, const char *kind);
