@@ -67,7 +67,8 @@ void mc_indexed_close(struct mc_indexed *x);
 int64_t mc_indexed_sequences(const struct mc_indexed *x);
 int64_t mc_indexed_documents(const struct mc_indexed *x);
 int64_t mc_indexed_tokens(const struct mc_indexed *x);
-enum mc_dtype mc_indexed_dtype(const struct mc_indexed *x);
+enum mc_dtype mc_indexed_dtype(const struct mc_indexed *x);    /* i8, i16: MC_NDTYPES */
+const char *mc_indexed_dtype_name(const struct mc_indexed *x); /* "u16" */
 mc_status mc_indexed_read(const struct mc_indexed *x, int64_t first_token, int64_t n, int32_t *out,
                           struct mc_err *err); /* stream positions */
 mc_status mc_indexed_sequence(const struct mc_indexed *x, int64_t i, int64_t *byte_offset,

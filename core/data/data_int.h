@@ -1,0 +1,95 @@
+/* data_int.h - inside core/data: sources, the index of a packed one, the sidecar, the order. */
+#pragma once
+#include "data.h"
+#include "../base/sysio.h"
+
+/* ---- source.c: what a path means, and its token stream ---- */
+enum mc_source_kind { MC_SOURCE_TEXT, MC_SOURCE_PACKED };
+enum { MC_SOURCE_MAX_MAPPED = 32768 }; /* files mapped at once; the kernel's usual limit is 65530 */
+
+struct mc_files { /* regular files of a text source, ascending by path */
+    int n, cap;
+    char **path;
+    int64_t *bytes;
+};
+/* What `path` is. *prefix receives the path without .idx/.bin for MC_SOURCE_PACKED. */
+mc_status mc_source_classify(const char *path, enum mc_source_kind *kind, char prefix[MC_PATH],
+                             struct mc_err *err);
+/* The files of a text source: `path` itself, or all regular files below it. */
+mc_status mc_source_files(const char *path, struct mc_files *f, struct mc_err *err);
+void mc_source_files_fini(struct mc_files *f);
+
+struct mc_source;
+mc_status mc_source_open(const char *path, struct mc_source **s, struct mc_err *err);
+void mc_source_close(struct mc_source *s);
+enum mc_source_kind mc_source_kind(const struct mc_source *s);
+int64_t mc_source_tokens(const struct mc_source *s);
+int64_t mc_source_documents(const struct mc_source *s);
+uint64_t mc_source_hash(const struct mc_source *s); /* sizes and content */
+int mc_source_is_bytes(const struct mc_source *s);  /* text, or packed by the bytes tokenizer */
+/* Tokens [pos, pos + n) of the stream. MC_E_FORMAT: an id outside [0, 2^31). */
+mc_status mc_source_read(const struct mc_source *s, int64_t pos, int64_t n, int32_t *out,
+                         struct mc_err *err);
+
+/* ---- indexed.c ---- */
+struct mc_indexed_view { /* the mapped bytes, for hashes */
+    const unsigned char *bin, *idx;
+    int64_t bin_bytes, idx_bytes;
+};
+void mc_indexed_bytes(const struct mc_indexed *x, struct mc_indexed_view *v);
+int mc_indexed_has_modes(const struct mc_indexed *x);
+/* The same checks on bytes already in memory (fuzzing); both stay the caller's. */
+mc_status mc_indexed_open_memory(const void *idx, int64_t idx_bytes, const void *bin,
+                                 int64_t bin_bytes, struct mc_indexed **x, struct mc_err *err);
+
+/* ---- pack.c ---- */
+enum { MC_SIDECAR_CHUNK = 16 << 20 }; /* bytes of .bin under one hash of the sidecar */
+/* As mc_data_pack(), but a document longer than max_seq tokens becomes several sequences. */
+mc_status mc_pack_split(const struct mc_pack_cfg *cfg, int64_t max_seq, struct mc_pack_stats *stats,
+                        struct mc_err *err);
+
+/* ---- sidecar.c: prefix.json ---- */
+struct mc_sidecar {
+    char tokenizer[MC_WORD];
+    int64_t documents, tokens, bin_bytes, idx_bytes;
+    uint64_t bin_hash, idx_hash;
+    int64_t chunk;
+    int64_t nchunks;
+    uint64_t *chunk_hash; /* owned */
+};
+/* MC_E_NOTFOUND: there is none. MC_E_FORMAT: it is not one of ours. */
+mc_status mc_sidecar_read(const char *prefix, struct mc_sidecar *s, struct mc_err *err);
+void mc_sidecar_fini(struct mc_sidecar *s);
+
+/* ---- sampler.c: pure order, no files ---- */
+struct mc_order {     /* of one training source */
+    uint64_t key;     /* from (seed, name) */
+    uint64_t samples; /* K */
+    double weight;    /* normalised */
+};
+uint64_t mc_order_key(int64_t seed, const char *name);
+void mc_order_sample(const struct mc_order *o, uint64_t taken, uint64_t *index, uint64_t *epoch);
+int mc_order_next(const struct mc_order *o, int n, const struct mc_cursor *c, uint64_t total);
+/* Name of a source in cursors and messages: the last two components of its path. */
+void mc_order_name(const char *abs_path, char *dst, size_t cap);
+/* Lexical: makes absolute by `base` (itself made absolute by the working folder), drops "." and
+ * "..", and doubled slashes. */
+mc_status mc_order_abs(const char *base, const char *path, char dst[MC_PATH], struct mc_err *err);
+
+/* ---- data.c ---- */
+struct mc_part { /* a range of one source's stream: what training or validation sees of it */
+    struct mc_source *src; /* borrowed from mc_data.source */
+    char name[MC_PATH];
+    int64_t first, tokens; /* stream range [first, first + tokens) */
+    int64_t samples;       /* floor((tokens - 1) / T) */
+};
+struct mc_data {
+    int64_t seq, vocab;
+    int mask_eod, bytes_like;
+    int nsource;
+    struct mc_source *source[2 * MC_MAX_SOURCES];
+    int ntrain, nvalid;
+    struct mc_part train[MC_MAX_SOURCES], valid[MC_MAX_SOURCES];
+    struct mc_order order[MC_MAX_SOURCES];
+    uint64_t hash;
+};
