@@ -1,0 +1,309 @@
+/* data.c - the data of a run: its sources, what training and validation see of each, and fetching.
+ * Floor 3 (data). Includes: base recipe.
+ *
+ * A source's stream has n tokens. Sample k is the T + 1 tokens from k*T on: inputs [k*T, k*T + T)
+ * and the same shifted by one as targets; so a stream gives floor((n - 1) / T) samples, and the
+ * tokens after the last one are not read.
+ * With holdout h, training sees [0, cut) and validation [cut, n), cut = floor(n * (1 - h)), of
+ * every training source; samples are cut within each range, so no window reads a token of the other
+ * side. Without it, validation has sources of its own; a path in both lists is refused.
+ *
+ * I1  Each training source gives at least one sample, and so does each validation range: a source
+ *     that could never be drawn is an error, with both lengths.
+ * I2  Weights are finite and above 0; they are normalised here.
+ * I3  Ids are checked against the vocabulary in every fetch: reading is when they are first
+ * touched. I4  Fetch allocates nothing and may run in several threads at once. ntrain = 0 with
+ * validation sources is legal: evaluation only. Memory: handle life. */
+#include "data_int.h"
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include "../base/arena.h"
+#include "../base/hash.h"
+
+/* ---- open ---- */
+
+static mc_status name_parts(struct mc_part *p, int n, const char *abs_path, struct mc_err *err)
+{
+    char base[MC_PATH];
+    mc_order_name(abs_path, base, sizeof base);
+    if (strlen(base) + 16 > sizeof base)
+        return mc_err_set(err, MC_E_RECIPE, "data: path is too long: %.80s...", abs_path);
+    memcpy(p[n].name, base, strlen(base) + 1);
+    for (int k = 2, i = 0; i < n; i++)
+        if (!strcmp(p[i].name, p[n].name)) {
+            snprintf(p[n].name, sizeof p[n].name, "%.*s#%d", MC_PATH - 16, base, k++);
+            i = -1;
+        }
+    return MC_OK;
+}
+
+/* Opens path i of a list into p[i]; the range is the whole stream. */
+static mc_status open_part(struct mc_data *d, const char *base_dir, const struct mc_source_cfg *cfg,
+                           struct mc_part *p, int i, struct mc_err *err)
+{
+    char path[MC_PATH];
+    size_t n = strlen(cfg->path);
+    MC_TRY(mc_order_abs(base_dir, cfg->path, path, err));
+    MC_TRY(name_parts(p, i, path, err));
+    if (n > 1 && cfg->path[n - 1] == '/' && strlen(path) + 2 < MC_PATH)
+        strcat(path, "/"); /* "a folder, not the packed data of that name": see source.c */
+    MC_TRY(mc_source_open(path, &p[i].src, err));
+    d->source[d->nsource++] = p[i].src;
+    p[i].tokens = mc_source_tokens(p[i].src);
+    return MC_OK;
+}
+
+static mc_status cut_samples(const struct mc_data *d, struct mc_part *p, const char *side,
+                             struct mc_err *err)
+{
+    p->samples = p->tokens > 0 ? (p->tokens - 1) / d->seq : 0;
+    if (p->samples > 0)
+        return MC_OK;
+    return mc_err_set(err, MC_E_RECIPE,
+                      "%s: source \"%s\" has %lld tokens there, but one sample of sequence length "
+                      "%lld needs %lld: a sequence longer than the data; shorten model.seq or give "
+                      "more text",
+                      side, p->name, (long long)p->tokens, (long long)d->seq,
+                      (long long)d->seq + 1);
+}
+
+static mc_status check_weights(const struct mc_data_cfg *cfg, struct mc_err *err)
+{
+    for (int i = 0; i < cfg->ntrain; i++)
+        if (!isfinite(cfg->train[i].weight) || cfg->train[i].weight <= 0)
+            return mc_err_set(
+                err, MC_E_RECIPE,
+                "data.train[%d] (%s): weight %g: it must be above 0; leave the source "
+                "out to draw nothing from it",
+                i + 1, cfg->train[i].path, cfg->train[i].weight);
+    return MC_OK;
+}
+
+static mc_status open_train(struct mc_data *d, const struct mc_recipe *r, const char *base_dir,
+                            struct mc_err *err)
+{
+    const struct mc_data_cfg *cfg = &r->data;
+    double sum = 0;
+    MC_TRY(check_weights(cfg, err)); /* I2 */
+    for (int i = 0; i < cfg->ntrain; i++) {
+        struct mc_part *p = &d->train[i];
+        MC_TRY(open_part(d, base_dir, &cfg->train[i], d->train, i, err));
+        if (cfg->holdout > 0) {
+            struct mc_part *v = &d->valid[i];
+            *v = *p;
+            v->first = (int64_t)floor((double)p->tokens * (1 - cfg->holdout));
+            v->tokens = p->tokens - v->first;
+            p->tokens = v->first;
+            MC_TRY(cut_samples(d, v, "validation (data.holdout)", err));
+            d->nvalid = i + 1;
+        }
+        MC_TRY(cut_samples(d, p, "data.train", err)); /* I1 */
+        d->ntrain = i + 1;
+        sum += cfg->train[i].weight;
+    }
+    for (int i = 0; i < d->ntrain; i++)
+        d->order[i] = (struct mc_order){.key = mc_order_key(r->seed, d->train[i].name),
+                                        .samples = (uint64_t)d->train[i].samples,
+                                        .weight = cfg->train[i].weight / sum};
+    return MC_OK;
+}
+
+static mc_status open_valid(struct mc_data *d, const struct mc_data_cfg *cfg, const char *base_dir,
+                            struct mc_err *err)
+{
+    for (int i = 0; i < cfg->nvalid; i++) {
+        char v[MC_PATH], t[MC_PATH];
+        MC_TRY(mc_order_abs(base_dir, cfg->valid[i].path, v, err));
+        for (int k = 0; k < cfg->ntrain; k++) {
+            MC_TRY(mc_order_abs(base_dir, cfg->train[k].path, t, err));
+            if (!strcmp(v, t))
+                return mc_err_set(
+                    err, MC_E_RECIPE,
+                    "data.valid: %s is a training source too, so validation would see "
+                    "what was learned; use data.holdout to keep a part of it apart",
+                    cfg->valid[i].path);
+        }
+        MC_TRY(open_part(d, base_dir, &cfg->valid[i], d->valid, i, err));
+        MC_TRY(cut_samples(d, &d->valid[i], "data.valid", err));
+        d->nvalid = i + 1;
+    }
+    return MC_OK;
+}
+
+static mc_status check_cfg(const struct mc_recipe *r, struct mc_err *err)
+{
+    const struct mc_data_cfg *cfg = &r->data;
+    if (cfg->declared_tokens > 0)
+        return mc_err_set(err, MC_E_RECIPE,
+                          "data: declared (m.data.declared), for planning only; give data.train a "
+                          "path");
+    if (cfg->ntrain == 0 && (cfg->required || cfg->nvalid == 0))
+        return mc_err_set(err, MC_E_RECIPE,
+                          "data.train: this recipe needs a text from you: --set data.train=PATH");
+    if (!(cfg->holdout >= 0 && cfg->holdout < 1))
+        return mc_err_set(err, MC_E_RECIPE, "data.holdout: %g is not in [0, 1)", cfg->holdout);
+    if (cfg->holdout > 0 && cfg->nvalid > 0)
+        return mc_err_set(err, MC_E_RECIPE,
+                          "data.holdout and data.valid: give one of them, not both");
+    if (r->model.seq < 1 || r->model.vocab < 1)
+        return mc_err_set(err, MC_E_RECIPE, "model: seq %lld, vocab %lld: both must be above 0",
+                          (long long)r->model.seq, (long long)r->model.vocab);
+    return MC_OK;
+}
+
+static mc_status check_tokenizer(const struct mc_data *d, const struct mc_data_cfg *cfg,
+                                 struct mc_err *err)
+{
+    if (!strcmp(cfg->tokenizer, "bytes"))
+        return MC_OK;
+    for (int i = 0; i < d->nsource; i++)
+        if (mc_source_kind(d->source[i]) == MC_SOURCE_TEXT)
+            return mc_err_set(
+                err, MC_E_RECIPE,
+                "data: source %d is text, which only tokenizer = \"bytes\" reads as it "
+                "is; with \"%s\" give packed data (.bin/.idx)",
+                i + 1, cfg->tokenizer);
+    if (cfg->mask_eod)
+        return mc_err_set(err, MC_E_RECIPE,
+                          "data.mask_eod: the EOS of tokenizer \"%s\" is not known",
+                          cfg->tokenizer);
+    return MC_OK;
+}
+
+static mc_status open_all(struct mc_data *d, const struct mc_recipe *r, const char *base_dir,
+                          struct mc_err *err)
+{
+    MC_TRY(open_train(d, r, base_dir, err));
+    MC_TRY(open_valid(d, &r->data, base_dir, err));
+    MC_TRY(check_tokenizer(d, &r->data, err));
+    struct mc_hasher *h = mc_hasher_create();
+    if (!h)
+        return mc_err_set(err, MC_E_NOMEM, "no memory to hash the data");
+    d->bytes_like = !strcmp(r->data.tokenizer, "bytes");
+    for (int i = 0; i < d->nsource; i++) {
+        uint64_t v = mc_source_hash(d->source[i]);
+        mc_hasher_add(h, &v, sizeof v);
+        d->bytes_like &= mc_source_is_bytes(d->source[i]);
+    }
+    d->hash = mc_hasher_value(h);
+    mc_hasher_destroy(h);
+    return MC_OK;
+}
+
+mc_status mc_data_open(const struct mc_recipe *r, const char *base_dir, struct mc_data **d,
+                       struct mc_err *err)
+{
+    MC_TRY(check_cfg(r, err));
+    struct mc_data *y = mc_alloc(sizeof *y, "data");
+    if (!y)
+        return mc_err_set(err, MC_E_NOMEM, "no memory to open the data");
+    y->seq = r->model.seq;
+    y->vocab = r->model.vocab;
+    y->mask_eod = r->data.mask_eod;
+    mc_status st;
+    MC_TRY_GOTO(st, open_all(y, r, base_dir, err), fail);
+    *d = y;
+    return MC_OK;
+fail:
+    mc_data_close(y);
+    return st;
+}
+
+void mc_data_close(struct mc_data *d)
+{
+    if (!d)
+        return;
+    for (int i = 0; i < d->nsource; i++)
+        mc_source_close(d->source[i]);
+    mc_free(d);
+}
+
+int64_t mc_data_train_tokens(const struct mc_data *d)
+{
+    int64_t n = 0;
+    for (int i = 0; i < d->ntrain; i++)
+        n += d->train[i].tokens;
+    return n;
+}
+
+int64_t mc_data_valid_samples(const struct mc_data *d)
+{
+    int64_t n = 0;
+    for (int i = 0; i < d->nvalid; i++)
+        n += d->valid[i].samples;
+    return n;
+}
+
+uint64_t mc_data_hash(const struct mc_data *d)
+{
+    return d->hash;
+}
+
+int mc_data_bytes_like(const struct mc_data *d)
+{
+    return d->bytes_like;
+}
+
+const char *mc_data_source_name(const struct mc_data *d, int source)
+{
+    return source >= 0 && source < d->ntrain ? d->train[source].name : "?";
+}
+
+/* ---- fetch ---- */
+
+/* One sample: tokens [T], targets [T]. */
+static mc_status fetch_one(const struct mc_data *d, const struct mc_part *p, int64_t index,
+                           int32_t *tokens, int32_t *targets, struct mc_err *err)
+{
+    int64_t t = d->seq, pos = p->first + index * t;
+    if (index < 0 || index >= p->samples)
+        return mc_err_set(err, MC_E_BUG, "source \"%s\": sample %lld asked for, it has %lld",
+                          p->name, (long long)index, (long long)p->samples);
+    MC_TRY(mc_source_read(p->src, pos, t, tokens, err));
+    MC_TRY(mc_source_read(p->src, pos + t, 1, &targets[t - 1], err));
+    memcpy(targets, tokens + 1, (size_t)(t - 1) * sizeof *targets);
+    for (int64_t i = 0; i <= t; i++) { /* I3 */
+        int32_t id = i < t ? tokens[i] : targets[t - 1];
+        if (id >= d->vocab)
+            return mc_err_set(
+                err, MC_E_FORMAT,
+                "source \"%s\": token %lld of the stream has id %d, past the "
+                "vocabulary of %lld ids; is model.vocab that of the data's tokenizer?",
+                p->name, (long long)(pos + i), id, (long long)d->vocab);
+    }
+    if (d->mask_eod)
+        for (int64_t i = 0; i < t; i++)
+            if (tokens[i] == MC_BYTES_EOS)
+                targets[i] = -1;
+    return MC_OK;
+}
+
+mc_status mc_data_fetch(const struct mc_data *d, const struct mc_sample *s, int64_t n,
+                        int32_t *tokens, int32_t *targets, struct mc_err *err)
+{
+    for (int64_t i = 0; i < n; i++) {
+        if (s[i].source < 0 || s[i].source >= d->ntrain)
+            return mc_err_set(err, MC_E_BUG, "sample of source %d, there are %d", s[i].source,
+                              d->ntrain);
+        MC_TRY(fetch_one(d, &d->train[s[i].source], (int64_t)s[i].index, tokens + i * d->seq,
+                         targets + i * d->seq, err));
+    }
+    return MC_OK;
+}
+
+mc_status mc_data_fetch_valid(const struct mc_data *d, int64_t first, int64_t n, int32_t *tokens,
+                              int32_t *targets, struct mc_err *err)
+{
+    int part = 0;
+    int64_t k = first;
+    if (first < 0 || n < 0 || first + n > mc_data_valid_samples(d))
+        return mc_err_set(err, MC_E_BUG, "validation samples %lld + %lld asked for, there are %lld",
+                          (long long)first, (long long)n, (long long)mc_data_valid_samples(d));
+    for (int64_t i = 0; i < n; i++, k++) {
+        while (k >= d->valid[part].samples)
+            k -= d->valid[part++].samples;
+        MC_TRY(fetch_one(d, &d->valid[part], k, tokens + i * d->seq, targets + i * d->seq, err));
+    }
+    return MC_OK;
+}

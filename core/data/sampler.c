@@ -1,0 +1,202 @@
+/* sampler.c - the order in which samples are drawn: computed, never stored.
+ * Floor 3 (data). Includes: base recipe.
+ *
+ * Source s has K samples (of T + 1 tokens, sample k at k*T of its stream). Its i-th draw, i from 0:
+ *   epoch  e = i div K
+ *   sample k = permute(key(seed, name(s), e), K, i mod K)
+ * so each epoch gives every sample once, in an order of its own.
+ * The j-th draw of the run comes from the source with the largest
+ *   w_s * (t + 1) - n_s
+ * (ties: the first), w normalised to sum 1, n_s the draws from s and t all draws, both counted
+ * since the weights were last set. What each source has given stays near w_s * t (within one
+ * sample for the blends tested; never one more than its share), in any prefix of the run.
+ *
+ * I1  One cursor a source (`taken`); order within a source knows nothing of other sources, their
+ *     weights, the batch, the ranks or how long the run is.
+ * I2  New weights only move `phase_base`: the source goes on where it was, nothing repeats.
+ * I3  A source is known by its name: the last two components of its absolute path, without .idx or
+ *     .bin; a second source of the same name becomes NAME#2, then #3, in the order of the recipe.
+ *     So the order survives moving a data tree, and a cursor does not fit other data by accident.
+ * Threads: the draw is the control thread's; everything else is pure. */
+#include "data_int.h"
+#include <jansson.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+#include "../base/rng.h"
+
+/* ---- names ---- */
+
+mc_status mc_order_abs(const char *base, const char *path, char dst[MC_PATH], struct mc_err *err)
+{
+    char all[4 * MC_PATH], cwd[MC_PATH] = "";
+    if (path[0] != '/' && (!base || base[0] != '/') && !getcwd(cwd, sizeof cwd))
+        return mc_err_sys(err, "name of the working folder");
+    int n;
+    if (path[0] == '/')
+        n = snprintf(all, sizeof all, "%s", path);
+    else
+        n = snprintf(all, sizeof all, "%s/%s/%s", cwd, base ? base : ".", path);
+    if (n < 0 || (size_t)n >= sizeof all)
+        return mc_err_set(err, MC_E_NOTFOUND, "path is too long: %.80s...", path);
+    size_t len = 0; /* dst holds "/a/b", or nothing for the root */
+    for (const char *p = all; *p;) {
+        size_t c = strcspn(p, "/");
+        if (c == 2 && p[0] == '.' && p[1] == '.') {
+            while (len > 0 && dst[--len] != '/')
+                ;
+        } else if (c > 0 && !(c == 1 && p[0] == '.')) {
+            if (len + c + 2 > MC_PATH)
+                return mc_err_set(err, MC_E_NOTFOUND, "path is too long: %.80s...", path);
+            dst[len++] = '/';
+            memcpy(dst + len, p, c);
+            len += c;
+        }
+        p += c + (p[c] == '/');
+    }
+    if (len == 0)
+        dst[len++] = '/';
+    dst[len] = 0;
+    return MC_OK;
+}
+
+void mc_order_name(const char *abs_path, char *dst, size_t cap)
+{
+    size_t n = strlen(abs_path);
+    if (n > 4 && (!strcmp(abs_path + n - 4, ".idx") || !strcmp(abs_path + n - 4, ".bin")))
+        n -= 4;
+    size_t at = n;
+    for (int slashes = 0; at > 0; at--)
+        if (abs_path[at - 1] == '/' && ++slashes == 2)
+            break;
+    if (at < n && abs_path[at] == '/')
+        at++; /* only one component */
+    snprintf(dst, cap, "%.*s", (int)(n - at), abs_path + at);
+}
+
+/* ---- order ---- */
+
+uint64_t mc_order_key(int64_t seed, const char *name)
+{
+    char key[MC_PATH + 32];
+    snprintf(key, sizeof key, "data.order/%s", name);
+    return mc_rng_key((uint64_t)seed, key);
+}
+
+void mc_order_sample(const struct mc_order *o, uint64_t taken, uint64_t *index, uint64_t *epoch)
+{
+    *epoch = taken / o->samples;
+    *index = mc_rng_permute(mc_rng_u64(o->key, *epoch, 0), o->samples, taken % o->samples);
+}
+
+int mc_order_next(const struct mc_order *o, int n, const struct mc_cursor *c, uint64_t total)
+{
+    int best = 0;
+    double most = 0;
+    for (int i = 0; i < n; i++) {
+        double behind =
+            o[i].weight * ((double)total + 1) - (double)(c->taken[i] - c->phase_base[i]);
+        if (i == 0 || behind > most) {
+            best = i;
+            most = behind;
+        }
+    }
+    return best;
+}
+
+void mc_cursor_init(const struct mc_data *d, struct mc_cursor *c)
+{
+    memset(c, 0, sizeof *c);
+    c->nsources = d->ntrain;
+}
+
+void mc_data_draw(const struct mc_data *d, struct mc_cursor *c, int64_t n, struct mc_sample *out)
+{
+    uint64_t total = 0;
+    for (int s = 0; s < d->ntrain; s++)
+        total += c->taken[s] - c->phase_base[s];
+    for (int64_t j = 0; j < n; j++, total++) {
+        int s = mc_order_next(d->order, d->ntrain, c, total);
+        out[j].source = s;
+        mc_order_sample(&d->order[s], c->taken[s]++, &out[j].index, &out[j].epoch);
+    }
+}
+
+/* ---- the cursor as JSON ---- */
+
+void mc_cursor_write(const struct mc_data *d, const struct mc_cursor *c, struct mc_json *j)
+{
+    mc_json_open(j, NULL, '{');
+    mc_json_open(j, "sources", '[');
+    for (int s = 0; s < d->ntrain; s++) {
+        mc_json_open(j, NULL, '{');
+        mc_json_str(j, "name", d->train[s].name);
+        mc_json_i64(j, "samples", d->train[s].samples);
+        mc_json_i64(j, "taken", (int64_t)c->taken[s]);
+        mc_json_i64(j, "phase_base", (int64_t)c->phase_base[s]);
+        mc_json_close(j, '}');
+    }
+    mc_json_close(j, ']');
+    mc_json_close(j, '}');
+}
+
+static mc_status read_source(const struct mc_data *d, int s, json_t *e, struct mc_cursor *c,
+                             struct mc_err *err)
+{
+    const char *name = json_string_value(json_object_get(e, "name"));
+    json_t *samples = json_object_get(e, "samples"), *taken = json_object_get(e, "taken"),
+           *base = json_object_get(e, "phase_base");
+    if (!name || !json_is_integer(samples) || !json_is_integer(taken) || !json_is_integer(base) ||
+        json_integer_value(base) < 0 || json_integer_value(taken) < json_integer_value(base))
+        return mc_err_set(err, MC_E_CORRUPT,
+                          "data cursor: entry %d is not {name, samples, taken, phase_base} with 0 "
+                          "<= phase_base <= taken",
+                          s);
+    if (strcmp(name, d->train[s].name) != 0)
+        return mc_err_set(err, MC_E_RECIPE,
+                          "data.train: source %d was \"%s\", is \"%s\" now: a cursor goes on only "
+                          "over the same sources in the same order",
+                          s + 1, name, d->train[s].name);
+    if (json_integer_value(samples) != d->train[s].samples)
+        return mc_err_set(err, MC_E_RECIPE,
+                          "data.train: source \"%s\" had %" JSON_INTEGER_FORMAT
+                          " samples, has %lld now: its order would be another one; has its data, "
+                          "the sequence length or the holdout changed?",
+                          name, json_integer_value(samples), (long long)d->train[s].samples);
+    c->taken[s] = (uint64_t)json_integer_value(taken);
+    c->phase_base[s] = (uint64_t)json_integer_value(base);
+    return MC_OK;
+}
+
+mc_status mc_cursor_read(const struct mc_data *d, const char *json, struct mc_cursor *c,
+                         int weights_changed, struct mc_err *err)
+{
+    json_error_t why;
+    json_t *root = json_loads(json, JSON_REJECT_DUPLICATES, &why);
+    if (!root)
+        return mc_err_set(err, MC_E_CORRUPT, "data cursor: not JSON: line %d: %s", why.line,
+                          why.text);
+    struct mc_cursor y;
+    mc_cursor_init(d, &y);
+    json_t *list = json_object_get(root, "sources");
+    mc_status st = MC_OK;
+    if (!json_is_array(list)) {
+        st = mc_err_set(err, MC_E_CORRUPT, "data cursor: no list \"sources\"");
+        goto out;
+    }
+    if (json_array_size(list) != (size_t)d->ntrain) {
+        st = mc_err_set(err, MC_E_RECIPE,
+                        "data.train: there were %zu sources, there are %d now: a cursor goes on "
+                        "only over the same sources in the same order",
+                        json_array_size(list), d->ntrain);
+        goto out;
+    }
+    for (int s = 0; s < d->ntrain; s++)
+        MC_TRY_GOTO(st, read_source(d, s, json_array_get(list, (size_t)s), &y, err), out);
+    if (weights_changed)
+        memcpy(y.phase_base, y.taken, sizeof y.phase_base); /* I2 */
+    *c = y;
+out:
+    json_decref(root);
+    return st;
+}
