@@ -19,6 +19,9 @@ struct mc_counters {
 /* Rate for the update that brings the counters to c (c.steps >= 1): never 0 by accident in the
  * first step. */
 double mc_lr_at(const struct mc_lr_cfg *lr, const struct mc_counters *c);
+/* The schedule as mc_lr_at() wants it: a missing end is the target of `steps`, mixed units become
+ * tokens. MC_E_RECIPE: it cannot be (a decay that does not fit ...). `table` stays borrowed. */
+mc_status mc_lr_resolve(const struct mc_recipe *r, struct mc_lr_cfg *out, struct mc_err *err);
 /* Global batch of the step that starts at counters c. */
 int64_t mc_batch_at(const struct mc_batch_cfg *b, const struct mc_counters *c);
 /* Has the target been reached? Steps to go from c under the ramp (-1: more than 2^40). */
@@ -43,7 +46,10 @@ void mc_optim_destroy(struct mc_optim *o);
 double mc_optim_grad_norm(struct mc_optim *o);
 /* One successful update; t counts from 1. */
 void mc_optim_update(struct mc_optim *o, int64_t t, double lr, double grad_scale);
+/* min(1, limit / (norm + 1e-6)); limit 0: 1. */
+double mc_optim_clip(double limit, double norm);
 double mc_optim_decay_of(const struct mc_optim *o, int param); /* for explain and tests */
+double mc_optim_lr_scale_of(const struct mc_optim *o, int param);
 /* model/NAME, adam_m/NAME, adam_v/NAME for every parameter; returns the count; fills up to cap. */
 int mc_optim_state(const struct mc_optim *o, struct mc_state_tensor *t, int cap);
 /* weights_hash of the parameters. */

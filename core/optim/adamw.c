@@ -1,0 +1,255 @@
+/* adamw.c - AdamW over the flat buffers of a graph; gradient norm; state and hash by name.
+ * Floor 5 (optim). Includes: base tensor kern graph recipe.
+ *
+ * Per element, t the count of successful updates with this one, g the gradient times grad_scale:
+ *   m <- b1 m + (1 - b1) g           v <- b2 v + (1 - b2) g^2
+ *   w <- w - lr s ( (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + eps) + decay w )
+ * lr s: the step's rate times the parameter's factor; decay and s are by rules.c.
+ *
+ * I1  Buffers are in the graph's layout; the gaps between parameters are zero in all four and stay
+ *     so (0 / (0 + eps) = 0, hence eps > 0), so an update may run over them.
+ * I2  One kernel call per *run*: the longest row of parameters with the same decay and factor.
+ * I3  The norm adds one fp64 partial per parameter in the order of their names (strcmp), so it does
+ *     not depend on the storage order; NaN and Inf come through.
+ * I4  Norm, update and hash allocate nothing.
+ * weights_hash: XXH3-64 of, for each parameter in name order: name and NUL, dimensions (u64), each
+ * dimension (u64), the tensor's mc_hash_elems (u64); all little-endian. It knows logical tensors
+ * only, so any storage layout gives the same.
+ * Memory: handle life; borrows graph, kernels, pool and buffers, which must outlive it.
+ * Threads: one caller; kernels use the pool. */
+#include "optim.h"
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "../base/arena.h"
+#include "../base/hash.h"
+#include "optim_int.h"
+
+struct run {
+    int64_t first, n; /* elements of the flat buffer */
+    double decay, lr_scale;
+};
+struct mc_optim {
+    const struct mc_graph *graph;
+    const struct mc_kern_ops *kern;
+    struct mc_pool *pool;
+    struct mc_optim_buffers buf;
+    double beta1, beta2, eps;
+    int nparams;
+    double *decay, *lr_scale; /* [nparams] */
+    int *by_name;             /* [nparams] parameters in name order */
+    int nruns;
+    struct run *run;
+    struct mc_hasher *hash;
+};
+
+struct mc_optim_memory mc_optim_memory(const struct mc_graph *g, enum mc_dtype dtype)
+{
+    size_t bytes = (size_t)mc_graph_flat_count(g) * mc_dtype_size(dtype);
+    return (struct mc_optim_memory){.m = bytes, .v = bytes};
+}
+
+static void *at(void *flat, const struct mc_optim *o, int64_t element)
+{
+    return (char *)flat + (size_t)element * mc_dtype_size(o->kern->dtype);
+}
+
+/* ---- create ---- */
+
+struct named {
+    const char *name;
+    int param;
+};
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(((const struct named *)a)->name, ((const struct named *)b)->name);
+}
+
+static mc_status sort_names(struct mc_optim *o, struct mc_err *err)
+{
+    struct named *s = mc_alloc((size_t)o->nparams * sizeof *s, "names of parameters");
+    if (!s)
+        return mc_err_set(err, MC_E_NOMEM, "no memory for %d names", o->nparams);
+    for (int i = 0; i < o->nparams; i++)
+        s[i] = (struct named){mc_graph_param(o->graph, i)->name, i};
+    qsort(s, (size_t)o->nparams, sizeof *s, by_name);
+    for (int i = 0; i < o->nparams; i++) {
+        MC_ASSERT(i == 0 || strcmp(s[i - 1].name, s[i].name) != 0);
+        o->by_name[i] = s[i].param;
+    }
+    mc_free(s);
+    return MC_OK;
+}
+
+static mc_status resolve(struct mc_optim *o, const struct mc_optim_cfg *cfg, struct mc_err *err)
+{
+    struct mc_rule_param *p = mc_alloc((size_t)o->nparams * sizeof *p, "names of parameters");
+    if (!p)
+        return mc_err_set(err, MC_E_NOMEM, "no memory for %d names", o->nparams);
+    for (int i = 0; i < o->nparams; i++)
+        p[i] = (struct mc_rule_param){mc_graph_param(o->graph, i)->name,
+                                      mc_graph_param(o->graph, i)->cls};
+    mc_status st = mc_rules_resolve(cfg, p, o->nparams, o->decay, o->lr_scale, err);
+    mc_free(p);
+    return st;
+}
+
+static void make_runs(struct mc_optim *o) /* I2 */
+{
+    int64_t end = 0;
+    for (int i = 0; i < o->nparams; i++) {
+        const struct mc_param *p = mc_graph_param(o->graph, i);
+        struct run *r = o->nruns ? &o->run[o->nruns - 1] : NULL;
+        MC_ASSERT(p->offset >= end && p->count >= 0);
+        end = p->offset + p->count;
+        if (r && r->decay == o->decay[i] && r->lr_scale == o->lr_scale[i])
+            r->n = end - r->first; /* I1: over the gap */
+        else
+            o->run[o->nruns++] = (struct run){p->offset, p->count, o->decay[i], o->lr_scale[i]};
+    }
+    MC_ASSERT(end <= mc_graph_flat_count(o->graph));
+}
+
+mc_status mc_optim_create(const struct mc_recipe *r, const struct mc_graph *g,
+                          const struct mc_kern_ops *k, struct mc_pool *pool,
+                          const struct mc_optim_buffers *buf, struct mc_optim **o,
+                          struct mc_err *err)
+{
+    if (!(r->optim.eps > 0))
+        return mc_err_set(err, MC_E_RECIPE, "optim.eps: %g; it must be above 0", r->optim.eps);
+    struct mc_optim *y = mc_alloc(sizeof *y, "optimizer");
+    if (!y)
+        return mc_err_set(err, MC_E_NOMEM, "no memory for the optimizer");
+    *y = (struct mc_optim){.graph = g,
+                           .kern = k,
+                           .pool = pool,
+                           .buf = *buf,
+                           .beta1 = r->optim.betas[0],
+                           .beta2 = r->optim.betas[1],
+                           .eps = r->optim.eps,
+                           .nparams = mc_graph_nparams(g)};
+    size_t n = (size_t)y->nparams + 1; /* a stage without parameters is legal */
+    y->decay = mc_alloc(n * sizeof *y->decay, "decay of parameters");
+    y->lr_scale = mc_alloc(n * sizeof *y->lr_scale, "rate factor of parameters");
+    y->by_name = mc_alloc(n * sizeof *y->by_name, "name order of parameters");
+    y->run = mc_alloc(n * sizeof *y->run, "runs of parameters");
+    y->hash = mc_hasher_create();
+    mc_status st = MC_OK;
+    if (!y->decay || !y->lr_scale || !y->by_name || !y->run || !y->hash) {
+        st = mc_err_set(err, MC_E_NOMEM, "no memory for an optimizer of %d parameters", y->nparams);
+        goto fail;
+    }
+    MC_TRY_GOTO(st, sort_names(y, err), fail);
+    MC_TRY_GOTO(st, resolve(y, &r->optim, err), fail);
+    make_runs(y);
+    *o = y;
+    return MC_OK;
+fail:
+    mc_optim_destroy(y);
+    return st;
+}
+
+void mc_optim_destroy(struct mc_optim *o)
+{
+    if (!o)
+        return;
+    mc_hasher_destroy(o->hash);
+    mc_free(o->run);
+    mc_free(o->by_name);
+    mc_free(o->lr_scale);
+    mc_free(o->decay);
+    mc_free(o);
+}
+
+/* ---- the step ---- */
+
+double mc_optim_grad_norm(struct mc_optim *o)
+{
+    double sum = 0;
+    for (int i = 0; i < o->nparams; i++) { /* I3 */
+        const struct mc_param *p = mc_graph_param(o->graph, o->by_name[i]);
+        sum += o->kern->sum_squares(o->pool, at(o->buf.grads, o, p->offset), p->count);
+    }
+    return sqrt(sum);
+}
+
+double mc_optim_clip(double limit, double norm)
+{
+    double scale = limit / (norm + 1e-6);
+    return limit > 0 && scale < 1 ? scale : 1;
+}
+
+void mc_optim_update(struct mc_optim *o, int64_t t, double lr, double grad_scale)
+{
+    MC_ASSERT(t >= 1);
+    for (int i = 0; i < o->nruns; i++) {
+        const struct run *r = &o->run[i];
+        struct mc_adamw a = {.n = r->n,
+                             .w = at(o->buf.params, o, r->first),
+                             .m = at(o->buf.m, o, r->first),
+                             .v = at(o->buf.v, o, r->first),
+                             .g = at(o->buf.grads, o, r->first),
+                             .gscale = grad_scale,
+                             .lr = lr * r->lr_scale,
+                             .beta1 = o->beta1,
+                             .beta2 = o->beta2,
+                             .eps = o->eps,
+                             .decay = r->decay,
+                             .bias1 = 1 - pow(o->beta1, (double)t),
+                             .bias2 = 1 - pow(o->beta2, (double)t)};
+        o->kern->adamw(o->pool, &a);
+    }
+}
+
+/* ---- what others see ---- */
+
+double mc_optim_decay_of(const struct mc_optim *o, int param)
+{
+    return o->decay[param];
+}
+
+double mc_optim_lr_scale_of(const struct mc_optim *o, int param)
+{
+    return o->lr_scale[param];
+}
+
+int mc_optim_state(const struct mc_optim *o, struct mc_state_tensor *t, int cap)
+{
+    static const char *const kind[3] = {"model", "adam_m", "adam_v"};
+    void *const flat[3] = {o->buf.params, o->buf.m, o->buf.v};
+    for (int k = 0, n = 0; k < 3; k++)
+        for (int i = 0; i < o->nparams && n < cap; i++, n++) {
+            const struct mc_param *p = mc_graph_param(o->graph, i);
+            t[n] = (struct mc_state_tensor){.dtype = o->kern->dtype,
+                                            .shape = p->shape,
+                                            .box = mc_box_whole(&p->shape),
+                                            .data = at(flat[k], o, p->offset)};
+            snprintf(t[n].name, sizeof t[n].name, "%s/%s", kind[k], p->name);
+        }
+    return 3 * o->nparams;
+}
+
+static void hash_u64(struct mc_hasher *h, uint64_t v)
+{
+    unsigned char b[8];
+    for (int i = 0; i < 8; i++)
+        b[i] = (unsigned char)(v >> 8 * i);
+    mc_hasher_add(h, b, sizeof b);
+}
+
+uint64_t mc_optim_weights_hash(const struct mc_optim *o)
+{
+    mc_hasher_reset(o->hash);
+    for (int i = 0; i < o->nparams; i++) {
+        const struct mc_param *p = mc_graph_param(o->graph, o->by_name[i]);
+        mc_hasher_add(o->hash, p->name, strlen(p->name) + 1);
+        hash_u64(o->hash, (uint64_t)p->shape.nd);
+        for (int k = 0; k < p->shape.nd; k++)
+            hash_u64(o->hash, (uint64_t)p->shape.dim[k]);
+        hash_u64(o->hash, mc_hash_elems(at(o->buf.params, o, p->offset),
+                                        (int)mc_dtype_size(o->kern->dtype), 0, (uint64_t)p->count));
+    }
+    return mc_hasher_value(o->hash);
+}

@@ -1,0 +1,92 @@
+/* batch.c - the global batch as a function of the counters, and the way to the target.
+ * Floor 5 (optim). Includes: recipe.
+ *
+ * A step starts with counters c (steps attempted, samples and tokens read so far) and takes a batch
+ * of B samples:  no ramp: B = batch.global;  else B = `global` of the last point of the ramp whose
+ * `at` is <= the counter of its unit (before the first point: the first). A skipped update has read
+ * its batch, so it moves the counters like any other.
+ *
+ * I1  Between two points of the ramp the batch is constant, so any number of steps is found point
+ *     by point, not step by step.
+ * Threads: pure. */
+#include "optim.h"
+#include "optim_int.h"
+
+static int64_t value(enum mc_unit u, const struct mc_counters *c)
+{
+    return u == MC_UNIT_TOKENS ? c->tokens : u == MC_UNIT_SAMPLES ? c->samples : c->steps;
+}
+
+int64_t mc_batch_at(const struct mc_batch_cfg *b, const struct mc_counters *c)
+{
+    if (b->nramp == 0)
+        return b->global;
+    int last = 0;
+    for (int i = 1; i < b->nramp; i++)
+        if (b->ramp[i].at.n <= value(b->ramp[i].at.unit, c))
+            last = i;
+    return b->ramp[last].global;
+}
+
+int mc_target_reached(const struct mc_quantity *target, const struct mc_counters *c)
+{
+    return value(target->unit, c) >= target->n;
+}
+
+/* Steps of `batch` samples until the counter of q's unit is >= q.n; 0: it is. */
+static int64_t steps_until(const struct mc_quantity *q, const struct mc_counters *c, int64_t batch,
+                           int64_t seq)
+{
+    int64_t left = q->n - value(q->unit, c);
+    if (left <= 0)
+        return 0;
+    __int128 each = q->unit == MC_UNIT_TOKENS    ? (__int128)batch * seq
+                    : q->unit == MC_UNIT_SAMPLES ? batch
+                                                 : 1;
+    return (int64_t)((left + each - 1) / each);
+}
+
+/* As many steps as have the present batch, `most` at the most; moves c. -1: c would leave int64. */
+static int64_t stride(const struct mc_recipe *r, int64_t most, struct mc_counters *c)
+{
+    int64_t batch = mc_batch_at(&r->batch, c), k = most;
+    for (int i = 0; i < r->batch.nramp; i++) { /* I1 */
+        int64_t to = steps_until(&r->batch.ramp[i].at, c, batch, r->model.seq);
+        if (to > 0 && to < k)
+            k = to;
+    }
+    __int128 samples = (__int128)k * batch + c->samples, tokens = (__int128)k * batch;
+    if (samples > INT64_MAX || k > INT64_MAX - c->steps)
+        return -1;
+    tokens = tokens * r->model.seq + c->tokens;
+    if (tokens > INT64_MAX)
+        return -1;
+    *c = (struct mc_counters){c->steps + k, (int64_t)samples, (int64_t)tokens};
+    return k;
+}
+
+int mc_batch_advance(const struct mc_recipe *r, int64_t steps, struct mc_counters *c)
+{
+    struct mc_counters at = *c;
+    while (steps > 0) {
+        int64_t k = stride(r, steps, &at);
+        if (k < 0)
+            return -1;
+        steps -= k;
+    }
+    *c = at;
+    return 0;
+}
+
+int64_t mc_steps_to_go(const struct mc_recipe *r, const struct mc_counters *c)
+{
+    struct mc_counters at = *c;
+    int64_t n = 0;
+    while (!mc_target_reached(&r->steps, &at)) {
+        int64_t batch = mc_batch_at(&r->batch, &at);
+        int64_t k = stride(r, steps_until(&r->steps, &at, batch, r->model.seq), &at);
+        if (k < 0 || (n += k) > (int64_t)1 << 40)
+            return -1;
+    }
+    return n;
+}
