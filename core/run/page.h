@@ -31,7 +31,7 @@ struct mc_page {
     struct mc_flight flight;
 };
 mc_status mc_page_create(int *fd, struct mc_page **page,
-                         struct mc_err *err); /* agent; fd survives exec */
+                         struct mc_err *err); /* agent; close-on-exec: mc_spawn keeps it */
 mc_status mc_page_attach(int fd, struct mc_page **page,
                          struct mc_err *err); /* rank; checks magic, version, size */
 void mc_page_detach(struct mc_page *page);

@@ -43,7 +43,7 @@ struct mc_incident {
     const char *node;
     const char *message;
     int64_t step;
-    const char *flight;
+    const char *flight; /* JSON array (mc_flight_json) or NULL */
 };
 mc_status mc_rundir_incident(const struct mc_rundir *rd, const struct mc_incident *in, int *number,
                              struct mc_err *err);

@@ -16,10 +16,16 @@ struct mc_child {
     pid_t pid;
     int pidfd; /* -1 where pidfd_open is missing */
 };
+/* argv[0] is a path; stdin becomes /dev/null; the child leads its own process group. A failed exec
+ * is an error here. Main thread only. */
 mc_status mc_spawn(const struct mc_spawn *s, struct mc_child *c, struct mc_err *err);
 
+/* Handlers, SIGPIPE ignored, stop signals unblocked: mc_spawn's child has them blocked until it
+ * calls this, so that none is lost. Idempotent. */
 void mc_signals_install(void);
 int mc_signals_pending(void); /* 0, or the first stop signal received */
 int mc_signals_count(
     void); /* how many stop signals so far: the second of a person at a terminal means "now" */
+int mc_signals_last(void);      /* 0, or the latest */
 void mc_signals_raise(int sig); /* tests: as if received */
+void mc_signals_reset(void);    /* tests: as if none had been */
