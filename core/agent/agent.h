@@ -23,7 +23,8 @@ struct mc_agent_event {
     enum mc_agent_event_kind kind;
     int rank;
     int wait_status;             /* EXITED: as from waitpid */
-    int result_valid, exit_code; /* EXITED: what the page said */
+    int result_valid, exit_code; /* EXITED: what the page said; SPAWN_FAILED: exit_code */
+    int has_message;             /* EXITED: the page holds an error message */
     int64_t segment_steps;
     int sig; /* SIGNAL */
 };
@@ -50,7 +51,8 @@ enum mc_agent_phase {
 };
 struct mc_agent {
     enum mc_agent_phase phase;
-    int nranks, alive, exit_code, signals;
+    int nranks, alive, exit_code, signals, last_sig;
+    int spawning;       /* SPAWN actions without an answer yet */
     int64_t kill_at_ns; /* STOPPING: after this the ranks are killed; 0: never */
     int64_t grace_ns;   /* between a stop request to the ranks and the kill: long enough for a
                            checkpoint */
@@ -65,8 +67,10 @@ int mc_agent_step(struct mc_agent *a, const struct mc_agent_event *ev, int64_t n
 struct mc_agent_run {
     struct mc_rundir *rd;
     int nranks, threads_per_rank;
-    const char *exe;              /* this program */
-    const char *const *rank_args; /* appended after: exe rank RUN N; NULL-ended */
+    const char *exe; /* this program, as a path */
+    const char *const
+        *rank_args;   /* NULL-ended, may be NULL: exe rank RUN N rank_args... --page-fd F */
+    int64_t grace_ns; /* between a stop signal and the kill; 0: 10 minutes */
 };
 struct mc_agent_result {
     int exit_code;
@@ -76,5 +80,8 @@ struct mc_agent_result {
     int result_valid;
     char message[1024];
 };
+/* Runs the ranks until the last is gone. MC_OK whatever became of them: res->exit_code says it, and
+ * res->message names the first cause, if there was a failure. Errors: nothing was started. The main
+ * thread only; rd's lock is held by the caller and inherited by the ranks. */
 mc_status mc_agent_run(const struct mc_agent_run *cfg, struct mc_agent_result *res,
                        struct mc_err *err);
