@@ -1,18 +1,24 @@
 /* ckpt.h - a checkpoint is whole or does not exist.
  *
- * RUN/ckpt/step-000001200.e3/         e = epoch of the run's control plane: a fence against zombies
- *     data-00000.mcd                  one data file per writer
- *     manifest.json                   last; its rename is the only commit point
+ * RUN/ckpt/step-000001200.e3/   e = epoch of the run's control plane: a fence against zombies
+ *          data-00000.mcd       one data file per writer (writer.c)
+ *          manifest.json        last; its rename is the only commit point (manifest.c)
+ *
  * I1  A folder without manifest.json is no checkpoint: ignored, swept by the next holder of the
- * run's lock. I2  Order: mkdir, fsync ckpt/; data: write, fsync; folder fsync; manifest.json.tmp,
- * write, fsync, rename, folder fsync. I3  A failed fsync is never retried on the same file. I4
- * Retention deletes only after a *verified* successor, manifest first (unlink, folder fsync, then
- * data), never below two verified. I5  Every tensor by logical name, dtype, shape, and the boxes
- * each file holds: each logical element exactly once. Chunks are checksummed (XXH3) at the source
- * copy, stored raw or zstd where it pays. I6  Load: every live byte is loaded, every stored byte
- * consumed; a missing or extra tensor is an error by name. `books` is plain JSON (step, samples,
- * tokens, cursors, hooks' state, ...): this folder does not know its meaning, except the members
- * "step" and "weights_hash". Loading never runs code; each parser here is bounded and fuzzed. */
+ *     run's lock.
+ * I2  Order: mkdir, fsync ckpt/; data: write, fsync; folder fsync; manifest.json.tmp, write, fsync,
+ *     rename, folder fsync.
+ * I3  A failed fsync is never retried on the same file.
+ * I4  Retention deletes only after a *verified* successor, manifest first (unlink, folder fsync,
+ *     then data), never below two verified.
+ * I5  Every tensor by logical name, dtype, shape, and the boxes each file holds: each logical
+ *     element exactly once. Chunks are checksummed (XXH3) at the source copy, stored raw or zstd
+ *     where it pays.
+ * I6  Load: every live byte is loaded, every stored byte consumed; a missing or extra tensor is an
+ *     error by name.
+ * `books` is plain JSON (step, samples, tokens, cursors, hooks' state, ...): this folder does not
+ * know its meaning, except the members "step" and "weights_hash". Loading never runs code; each
+ * parser here is bounded and fuzzed. */
 #pragma once
 #include <stdint.h>
 #include "../core/base/json.h"
@@ -36,7 +42,9 @@ struct mc_ckpt_save {
     void (*progress)(void *arg, int64_t bytes_done, int64_t bytes_all);
     void *arg; /* may be NULL */
 };
-/* On failure nothing committed is touched; the unfinished folder stays for the sweeper. */
+/* On failure nothing committed is touched; the unfinished folder stays for the sweeper, and is no
+ * obstacle to another attempt. MC_E_MACHINE: a higher epoch is in ckpt_dir, so this process is a
+ * zombie. MC_E_FAILED: cancelled, or a finished one of this (step, epoch) exists. */
 mc_status mc_ckpt_save(const struct mc_ckpt_save *s, struct mc_err *err);
 
 struct mc_ckpt_info {
@@ -61,12 +69,15 @@ int mc_ckpt_epoch(const struct mc_ckpt *c);
 int mc_ckpt_ntensors(const struct mc_ckpt *c);
 /* Logical tensor i: box = whole, data NULL. */
 mc_status mc_ckpt_tensor(const struct mc_ckpt *c, int i, struct mc_state_tensor *t);
-/* Fills every tensor's box; checks every chunk it reads; fixed host buffer. all = 0: stored tensors
- * not asked for are fine (generate needs model/ only). MC_E_CORRUPT names file, tensor and offset.
- */
+/* Fills every tensor's box; checks every chunk it reads; fixed host buffer. Names, dtypes and
+ * shapes are compared before the first byte is written: MC_E_RECIPE names the tensor, and both
+ * shapes. all = 1: the boxes given must, together, consume each stored element exactly once. all =
+ * 0: stored tensors not asked for are fine (generate needs model/ only). MC_E_CORRUPT names file,
+ * tensor and offset; the tensors are then part filled: fall back to another checkpoint. */
 mc_status mc_ckpt_load(struct mc_ckpt *c, const struct mc_state_tensor *t, int n, int all,
                        struct mc_err *err);
-/* Every stored byte against its checksum; progress may be NULL. */
+/* Every stored byte against its checksum, read back past the cache where the system lets us;
+ * progress may be NULL. MC_E_CORRUPT: damage, by file, tensor and offset. */
 mc_status mc_ckpt_verify(struct mc_ckpt *c, void (*progress)(void *, int64_t, int64_t), void *arg,
                          struct mc_err *err);
 /* Deletes unfinished folders and, by I4, all but the newest `keep` (>= 2) verified ones. Needs the
