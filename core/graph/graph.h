@@ -41,6 +41,7 @@ struct mc_param {
                        its predecessor */
     int layer;      /* -1 stem, layers: head */
     int nuses;
+    unsigned grad_sum_axes; /* bit a: on a mesh the gradient here is a partial sum over axis a */
     int64_t extra_offset; /* elements in extra_grads of use 1, 2 ... (nuses - 1 consecutive blocks
                              of count) */
 };

@@ -1,14 +1,16 @@
 /* op.h - the op table: one row an op, three verbs, and everything the engine must know to plan it.
  *
- * An op is added by writing one row (and its verbs) in one of the op_*.c files and naming that row
- * in op_table.c; the graph, the memory plan, the backward order, recomputation and `mascon doc`
- * follow from the row. Rows are written for meshes: `infer` states shapes *and* sharding; where an
- * input is not in the state the op wants, the graph inserts the collective or refuses.
+ * An op is added by writing one row (and its verbs) in one of the op_*.c files; the graph, the
+ * memory plan, the backward order, recomputation and `mascon doc` follow from the row. Rows are
+ * written for meshes: `infer` states shapes *and* sharding; where an input is not in the state the
+ * op wants, the graph inserts the collective or refuses.
  *
  * I1  Verbs allocate nothing and keep nothing: all memory is in the node's views, scratch and saved
  * buffers. I2  forward may run again (recompute) and must give the same bits. I3  backward_input
- * writes (not adds) d(input) views; a value used by several nodes is summed by the graph, in node
- * order. I4  backward_weight adds to the gradient accumulators of the node's parameter *uses*. */
+ * writes d(input) views; a value used by several nodes is summed by the graph, in the fixed order of
+ * the backward list (last user first). A row with MC_OPF_DACC adds to d_in[0] instead when the node
+ * says `acc`. I4  backward_weight adds to the gradient accumulators of the node's parameter *uses*.
+ */
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
@@ -53,13 +55,16 @@ struct mc_param_spec {           /* what infer states for a parameter of this no
     double std;
     char tied[64]; /* not "": use that parameter (full name) instead of a new one */
 };
+struct mc_op;
 struct mc_op_infer {
     /* in */
+    const struct mc_op *op;
     const struct mc_call *call;
     const struct mc_model_cfg *model;
     int nin;
     struct mc_value_info in[MC_OP_IN];
     struct mc_extent bound; /* largest extents this graph runs */
+    const int *axis_size;   /* [MC_NAXES] */
     /* out */
     struct mc_value_info want[MC_OP_IN]; /* state each input must be in; preset to in[] */
     int nout;
@@ -68,7 +73,7 @@ struct mc_op_infer {
     struct mc_param_spec param[MC_OP_PARAMS];
     int nsaved;
     int64_t saved_elems[MC_OP_SAVED]; /* elements of `real` kept for backward (lse, rstd ...), at
-                                         bound */
+                                         bound, on this rank */
     double attr[8];                   /* numbers the verbs will want (node->attr) */
 };
 
@@ -87,12 +92,18 @@ struct mc_op_ctx { /* what a verb is given beside its node */
     double *loss_sum;  /* fp64: the cross entropy adds the sum of its token losses */
 };
 
+enum mc_verb { MC_FORWARD, MC_BACKWARD_WEIGHT, MC_BACKWARD_INPUT };
 enum mc_op_flag {
-    MC_OPF_INPLACE = 1,  /* output 0 may take the buffer of input 0 when nobody else needs that */
+    MC_OPF_INPLACE = 1,  /* output 0 may take the buffer of any input of its width that nobody else
+                            needs */
     MC_OPF_DINPLACE = 2, /* d(input 0) may take the buffer of d(output 0) */
     MC_OPF_DLOGITS = 4,  /* d(input 0) is written over input 0 itself (cross entropy) */
     MC_OPF_NEEDS_KV = 8, /* in an INFER graph the node gets a KV cache */
-    MC_OPF_PAIRWISE = 16 /* input i -> output i independently (rope over q, k) */
+    MC_OPF_DSHARE = 16,  /* d(every input) *is* d(output 0): no verb runs, no buffer is taken (add) */
+    MC_OPF_DACC = 32,    /* backward_input can add to d_in[0] (node->acc) */
+    MC_OPF_RANDOM = 64,  /* draws bits keyed by its full name: needs a name; off outside TRAIN */
+    MC_OPF_TABLE = 128,  /* wants cos/sin tables of (attr[0] theta, attr[1] head_dim) */
+    MC_OPF_INTERNAL = 256 /* made by the graph only; a recipe that calls it is refused */
 };
 struct mc_op {
     const char *name; /* "rmsnorm" */
@@ -109,15 +120,16 @@ struct mc_op {
                            const struct mc_op_ctx *cx); /* NULL: no gradient flows back */
     void (*backward_weight)(const struct mc_node *n,
                             const struct mc_op_ctx *cx); /* NULL: no parameters */
-    size_t (*scratch)(const struct mc_node *n, const struct mc_kern_ops *k, struct mc_extent bound,
-                      int threads); /* bytes; NULL: 0 */
+    size_t (*scratch)(const struct mc_node *n, enum mc_verb verb, const struct mc_kern_ops *k,
+                      struct mc_extent bound, int threads); /* bytes; NULL: 0 */
     double (*flops)(const struct mc_node *n,
                     struct mc_extent e); /* forward multiply-adds x 2; NULL: 0 */
     const char *attrs[8]; /* attribute names it knows, NULL-ended: others are an error with the
                              nearest name */
     int deterministic;    /* 1 */
+    int variant; /* told to infer: several rows may share their functions (activations) */
 };
-const struct mc_op *mc_op_find(const char *name);
+const struct mc_op *mc_op_find(const char *name); /* NULL: no such row */
 const struct mc_op *const *mc_op_all(int *n);
 /* Attribute helpers for infer. */
 const struct mc_attr *mc_call_attr(const struct mc_call *c, const char *key);

@@ -1,0 +1,262 @@
+/* graph_exec.c - runs the static program: pointers once, then verbs one after the other.
+ *
+ * I1  Nothing is allocated, searched or decided here: a step's operands were fixed by the plan. bind
+ * turns offsets into pointers; a change of slot turns them again (a loop over steps, no allocation).
+ * I2  bind refuses what this version cannot run: a mesh of more than one rank, or a stage without stem
+ * or head. I3  Gradient accumulators are only added to; mc_graph_zero_grads() starts a step. I4  Extra
+ * uses of a parameter are added to its gradient in use order, once, after the last microbatch.
+ * Buffers belong to the caller and are as large as mc_graph_memory() says. One thread drives a graph;
+ * kernels use the pool. */
+#include <math.h>
+#include <string.h>
+#include "graph_int.h"
+
+/* -- Bind ------------------------------------------------------------------------------------- */
+
+static void *at(const void *base, size_t elems, size_t elem)
+{
+    return (char *)(uintptr_t)base + elems * elem;
+}
+
+static void view(const struct mc_graph *g, int slot, int piece, struct mc_view *v, void **p)
+{
+    if (piece < 0)
+        return;
+    const struct mc_piece *x = &g->piece[piece];
+    const struct mc_store *s = &g->store[x->store];
+    char *base = s->in_slot ? (char *)g->buf.slots + (size_t)slot * g->mem.slot : g->buf.temp;
+    void *to = base + s->offset + (size_t)x->col0 * g->elem;
+    if (p)
+        *p = to;
+    else
+        *v = (struct mc_view){.p = to, .c = x->cols, .ld = s->cols};
+}
+
+void mc_graph_resolve(struct mc_graph *g, int slot)
+{
+    for (int t = 0; t < g->nsteps; t++) {
+        struct mc_step *s = &g->step[t];
+        struct mc_node *n = &s->n;
+        for (int k = 0; k < MC_OP_IN; k++)
+            view(g, slot, s->in[k], &n->in[k], NULL);
+        for (int k = 0; k < MC_OP_IN; k++)
+            view(g, slot, s->d_in[k], &n->d_in[k], NULL);
+        for (int k = 0; k < MC_OP_OUT; k++)
+            view(g, slot, s->out[k], &n->out[k], NULL);
+        for (int k = 0; k < MC_OP_OUT; k++)
+            view(g, slot, s->d_out[k], &n->d_out[k], NULL);
+        for (int k = 0; k < MC_OP_SAVED; k++)
+            view(g, slot, s->saved[k], NULL, &n->saved[k]);
+        view(g, slot, s->scratch, NULL, &n->scratch);
+    }
+    g->slot = slot;
+}
+
+static void point_params(struct mc_graph *g)
+{
+    for (int t = 0; t < g->nsteps; t++) {
+        struct mc_node *n = &g->step[t].n;
+        if (g->step[t].gnode < 0)
+            continue;
+        const struct mc_gnode *gn = &g->node[g->step[t].gnode];
+        for (int k = 0; k < gn->nparams; k++) {
+            const struct mc_param *p = &g->param[gn->param[k]];
+            n->param[k] = at(g->buf.params, (size_t)p->offset, g->elem);
+            if (g->cfg.mode != MC_GRAPH_TRAIN)
+                continue;
+            n->grad[k] = gn->use[k] == 0
+                             ? at(g->buf.grads, (size_t)p->offset, g->grad_elem)
+                             : at(g->buf.extra_grads,
+                                  (size_t)(p->extra_offset + (gn->use[k] - 1) * p->count),
+                                  g->grad_elem);
+        }
+        if (gn->table >= 0) {
+            const struct mc_table *tb = &g->table[gn->table];
+            n->cos = at(g->buf.tables, tb->offset, g->elem);
+            n->sin = at(n->cos, (size_t)(g->cfg.bound.t * (tb->d / 2)), g->elem);
+        }
+        if (gn->kv_cols > 0) {
+            size_t half = (size_t)((g->cfg.bound.t * gn->kv_cols + MC_PARAM_ALIGN - 1) /
+                                   MC_PARAM_ALIGN * MC_PARAM_ALIGN);
+            n->kc = at(g->buf.kv, (size_t)gn->kv_offset, g->elem);
+            n->vc = at(n->kc, half, g->elem);
+        }
+    }
+}
+
+mc_status mc_graph_bind(struct mc_graph *g, const struct mc_kern_ops *kern, struct mc_pool *pool,
+                        const struct mc_graph_buffers *buf, struct mc_err *err)
+{
+    for (int a = 0; a < MC_NAXES; a++)
+        if (g->cfg.axis_size[a] > 1) /* I2 */
+            return mc_err_set(err, MC_E_MACHINE,
+                              "this graph is laid out for %s = %d and needs a communicator, which "
+                              "this version does not have; it can be planned, not run",
+                              mc_axis_name((enum mc_axis)a), g->cfg.axis_size[a]);
+    if (!g->cfg.has_stem || !g->cfg.has_head)
+        return mc_err_set(err, MC_E_MACHINE, "a stage without %s runs in a pipeline only, which this "
+                                             "version does not have; it can be planned, not run",
+                          g->cfg.has_stem ? "head" : "stem");
+    if (kern->dtype != g->cfg.recipe->precision)
+        return mc_err_set(err, MC_E_MACHINE, "the recipe computes in %s, the kernels \"%s\" in %s",
+                          mc_dtype_name(g->cfg.recipe->precision), kern->name,
+                          mc_dtype_name(kern->dtype));
+    if (mc_pool_threads(pool) > g->cfg.threads)
+        return mc_err_set(err, MC_E_BUG, "graph planned for %d threads, bound to a pool of %d",
+                          g->cfg.threads, mc_pool_threads(pool));
+    g->kern = kern;
+    g->pool = pool;
+    g->buf = *buf;
+    mc_graph_fill_tables(g);
+    point_params(g);
+    mc_graph_resolve(g, 0);
+    return MC_OK;
+}
+
+/* -- Run -------------------------------------------------------------------------------------- */
+
+static void sum_or_copy(const struct mc_step *s, const struct mc_op_ctx *cx)
+{
+    const struct mc_view *y = s->kind == MC_STEP_SUM ? &s->n.in[1] : &s->n.in[0];
+    struct mc_add a = {.m = mc_op_rows(cx),
+                       .c = s->n.out[0].c,
+                       .x = s->n.in[0].p,
+                       .ldx = s->n.in[0].ld,
+                       .y = y->p,
+                       .ldy = y->ld,
+                       .z = s->n.out[0].p,
+                       .ldz = s->n.out[0].ld,
+                       .ax = 1,
+                       .ay = s->kind == MC_STEP_SUM ? 1 : 0};
+    cx->kern->add(cx->pool, &a);
+}
+
+static void run(struct mc_graph *g, int from, int end, struct mc_op_ctx *cx)
+{
+    for (int t = from; t < end; t++) {
+        const struct mc_step *s = &g->step[t];
+        if (g->probe)
+            g->probe(g->probe_arg, t);
+        if (s->kind != MC_STEP_VERB) {
+            sum_or_copy(s, cx);
+            continue;
+        }
+        const struct mc_op *op = s->n.op;
+        struct mc_extent e = cx->e;
+        if (g->node[s->gnode].one_row)
+            cx->e = (struct mc_extent){.b = 1, .t = 1, .pos0 = e.pos0 + e.t - 1};
+        if (s->verb == MC_FORWARD)
+            op->forward(&s->n, cx);
+        else if (s->verb == MC_BACKWARD_WEIGHT)
+            op->backward_weight(&s->n, cx);
+        else
+            op->backward_input(&s->n, cx);
+        cx->e = e;
+    }
+}
+
+static struct mc_op_ctx context(const struct mc_graph *g, const struct mc_microbatch *mb,
+                                int64_t step)
+{
+    MC_ASSERT(g->kern && mb->b >= 1 && mb->t >= 1 && mb->b <= g->cfg.bound.b &&
+              mb->t <= g->cfg.bound.t);
+    return (struct mc_op_ctx){.kern = g->kern,
+                              .pool = g->pool,
+                              .e = {.b = mb->b, .t = mb->t},
+                              .tokens = mb->tokens,
+                              .targets = mb->targets,
+                              .logical_row = mb->logical_row,
+                              .seed = (uint64_t)g->cfg.recipe->seed,
+                              .step = step,
+                              .train = g->cfg.mode == MC_GRAPH_TRAIN};
+}
+
+void mc_graph_forward(struct mc_graph *g, int slot, const struct mc_microbatch *mb, int64_t step,
+                      double *loss_sum)
+{
+    struct mc_op_ctx cx = context(g, mb, step);
+    MC_ASSERT(g->cfg.mode != MC_GRAPH_INFER && slot >= 0 &&
+              slot < (g->cfg.mode == MC_GRAPH_TRAIN ? g->cfg.slots : 1));
+    cx.loss_sum = loss_sum;
+    if (slot != g->slot)
+        mc_graph_resolve(g, slot); /* I1 */
+    run(g, 0, g->nforward, &cx);
+}
+
+void mc_graph_backward(struct mc_graph *g, int slot, const struct mc_microbatch *mb, int64_t step,
+                       double scale)
+{
+    struct mc_op_ctx cx = context(g, mb, step);
+    MC_ASSERT(g->cfg.mode == MC_GRAPH_TRAIN && slot >= 0 && slot < g->cfg.slots);
+    cx.loss_scale = scale;
+    if (slot != g->slot)
+        mc_graph_resolve(g, slot);
+    run(g, g->nforward, g->nsteps, &cx);
+}
+
+const void *mc_graph_infer(struct mc_graph *g, const int32_t *tokens, int64_t t, int64_t pos0)
+{
+    struct mc_microbatch mb = {.b = 1, .t = t, .tokens = tokens};
+    struct mc_op_ctx cx = context(g, &mb, 0);
+    struct mc_view logits;
+    MC_ASSERT(g->cfg.mode == MC_GRAPH_INFER && pos0 >= 0 && pos0 + t <= g->cfg.bound.t);
+    cx.e.pos0 = pos0;
+    run(g, 0, g->nforward, &cx);
+    view(g, 0, g->out_piece, &logits, NULL);
+    return logits.p;
+}
+
+/* -- Gradients -------------------------------------------------------------------------------- */
+
+void mc_graph_zero_grads(struct mc_graph *g)
+{
+    memset(g->buf.grads, 0, g->mem.grads);
+    if (g->mem.extra_grads)
+        memset(g->buf.extra_grads, 0, g->mem.extra_grads);
+}
+
+void mc_graph_finish_grads(struct mc_graph *g)
+{
+    for (int i = 0; i < g->nparams; i++) {
+        const struct mc_param *p = &g->param[i];
+        void *sum = at(g->buf.grads, (size_t)p->offset, g->grad_elem);
+        for (int u = 1; u < p->nuses; u++) { /* I4 */
+            const void *use = at(g->buf.extra_grads,
+                                 (size_t)(p->extra_offset + (u - 1) * p->count), g->grad_elem);
+            /* one row of a matrix each, so that the pool has rows to share */
+            int64_t c = p->shape.nd > 1 ? p->count / p->shape.dim[0] : p->count;
+            struct mc_add a = {.m = p->count / c,
+                               .c = c,
+                               .x = sum,
+                               .ldx = c,
+                               .y = use,
+                               .ldy = c,
+                               .z = sum,
+                               .ldz = c,
+                               .ax = 1,
+                               .ay = 1};
+            g->kern->add(g->pool, &a);
+        }
+    }
+}
+
+/* -- Work ------------------------------------------------------------------------------------- */
+
+/* Operations of the products alone (a multiply-add is 2): per linear 2 M K N; per attention
+ * 4 B T^2 (H D), half of it when causal. Backward does each product twice, for the input and for the
+ * weight (attention: for its two operands), so forward + backward = 3 x forward; recomputation is not
+ * counted. EVAL and INFER graphs: forward alone. */
+double mc_graph_flops(const struct mc_graph *g, int64_t b, int64_t t)
+{
+    double sum = 0;
+    for (int i = 0; i < g->nforward; i++) {
+        const struct mc_step *s = &g->step[i];
+        struct mc_extent e = {.b = b, .t = t};
+        if (s->kind != MC_STEP_VERB || !s->n.op->flops)
+            continue;
+        if (g->node[s->gnode].one_row)
+            e.b = e.t = 1;
+        sum += s->n.op->flops(&s->n, e);
+    }
+    return g->cfg.mode == MC_GRAPH_TRAIN ? 3 * sum : sum;
+}

@@ -1,0 +1,64 @@
+/* graph_init.c - initial weights and rope tables: numbers that depend on names and places alone.
+ *
+ * I1  Element i of parameter NAME is std * normal(key("init" NAME), step 0, i), i its logical index:
+ * the same bits whatever is fused, sharded or in what order parameters are made. I2  The fp32 draw is
+ * the value: std * normal is formed in fp64 and rounded once to fp32; fp64 runs widen that. bf16 rounds
+ * it to nearest even. I3  Rope tables are computed in fp64 and rounded once to the run's precision. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include "../base/rng.h"
+#include "graph_int.h"
+
+static void store(void *params, enum mc_dtype dtype, int64_t at, float v)
+{
+    if (dtype == MC_F64) {
+        ((double *)params)[at] = v;
+    } else if (dtype == MC_BF16) {
+        uint32_t bits;
+        memcpy(&bits, &v, sizeof bits);
+        ((uint16_t *)params)[at] = (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+    } else {
+        ((float *)params)[at] = v;
+    }
+}
+
+void mc_graph_init_params(const struct mc_graph *g, uint64_t seed, enum mc_dtype dtype, void *params)
+{
+    for (int a = 0; a < MC_NAXES; a++)
+        MC_ASSERT(g->cfg.axis_size[a] == 1); /* parts of a mesh are cut from a one-rank layout */
+    for (int i = 0; i < g->nparams; i++) {
+        const struct mc_param *p = &g->param[i];
+        char name[MC_NAME_MAX + 8];
+        snprintf(name, sizeof name, "init%s", p->name); /* I1 */
+        uint64_t key = mc_rng_key(seed, name);
+        for (int64_t k = 0; k < p->count; k++) {
+            float v = p->init == MC_INIT_ONES ? 1.0f : 0.0f;
+            if (p->init == MC_INIT_NORMAL)
+                v = (float)(p->std * (double)mc_rng_normal(key, 0, (uint64_t)k)); /* I2 */
+            store(params, dtype, p->offset + k, v);
+        }
+    }
+}
+
+void mc_graph_fill_tables(const struct mc_graph *g)
+{
+    for (int i = 0; i < g->ntables; i++) {
+        const struct mc_table *tb = &g->table[i];
+        int64_t half = tb->d / 2, n = g->cfg.bound.t * half;
+        for (int64_t k = 0; k < n; k++) { /* I3 */
+            double angle =
+                (double)(k / half) * pow(tb->theta, -2.0 * (double)(k % half) / (double)tb->d);
+            double c = cos(angle), s = sin(angle);
+            if (g->elem == 8) {
+                double *t = (double *)g->buf.tables + tb->offset;
+                t[k] = c;
+                t[n + k] = s;
+            } else {
+                float *t = (float *)g->buf.tables + tb->offset;
+                t[k] = (float)c;
+                t[n + k] = (float)s;
+            }
+        }
+    }
+}

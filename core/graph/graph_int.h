@@ -1,0 +1,175 @@
+/* graph_int.h - what the files of this folder share: nodes, values, and the static program.
+ *
+ * Three levels, each made from the one before and never changed after:
+ *   node     one op applied to values; fused linears are one node (graph_build.c, graph_shard.c)
+ *   step     one verb of one node: the program is `forward` steps, then backward ones; steps name
+ *            *pieces* (graph_plan.c)
+ *   piece    one value, gradient, saved tensor or scratch, written by exactly one step (SSA); pieces
+ *            share a *store* only where the planner proved it safe; a store is an offset in the slot
+ *            or in temp
+ * A step's index is its tick; lifetimes are intervals of ticks. All arrays are handle life, owned by
+ * struct mc_graph. */
+#pragma once
+#include "graph.h"
+
+enum { MC_TOKENS = -1, MC_FUSE_MAX = MC_OP_OUT, MC_MAX_TABLES = 8, MC_PARAM_ALIGN = 32 };
+
+/* What a verb is given: the operands of one step, resolved to pointers. rows = cx->e.b * cx->e.t. */
+struct mc_node {
+    const struct mc_op *op;
+    const char *name;
+    int nin, nout, nparams, nsaved;
+    struct mc_view in[MC_OP_IN], out[MC_OP_OUT], d_in[MC_OP_IN], d_out[MC_OP_OUT];
+    const void *param[MC_OP_PARAMS]; /* fused linears: all weights, then all biases */
+    void *grad[MC_OP_PARAMS];        /* accumulators of this node's uses */
+    int64_t param_rows[MC_OP_PARAMS];
+    void *saved[MC_OP_SAVED];
+    void *scratch;
+    double attr[8];
+    int acc;      /* MC_OPF_DACC: d_in[0] += instead of = */
+    uint64_t key; /* MC_OPF_RANDOM */
+    void *kc, *vc;
+    int64_t ldc;           /* MC_OPF_NEEDS_KV: caches [bound.t, ldc] */
+    const void *cos, *sin; /* MC_OPF_TABLE */
+    size_t elem;           /* bytes of a real */
+};
+
+struct mc_gvalue {
+    int64_t cols;        /* logical; 0: the token ids */
+    int64_t lrows, lcols; /* on this rank, at bound */
+    struct mc_sharding sharding;
+    int node; /* producer; -1: comes from outside */
+    int uses;
+};
+struct mc_gnode {
+    const struct mc_op *op;
+    char name[MC_NAME_MAX]; /* full: "layers.3.attn.q" ("+" joins fused ones in prints only) */
+    int layer;              /* -1 stem, 0 .., layers: head */
+    int line;
+    int nin, in[MC_OP_IN], nout, out[MC_OP_OUT];
+    int nparams, param[MC_OP_PARAMS], use[MC_OP_PARAMS];
+    int nsaved;
+    int64_t saved[MC_OP_SAVED]; /* elements */
+    double attr[8];
+    uint64_t key;
+    int is_result; /* of its function: kept under block recomputation */
+    int one_row;   /* INFER: works on the last row alone */
+    int table;     /* -1: none */
+    int64_t kv_offset, kv_cols; /* elements; kv_cols 0: no cache */
+};
+struct mc_piece {
+    int64_t rows, cols;
+    int def, last;     /* ticks; last >= def */
+    int store;         /* -1 until placed */
+    int64_t col0;      /* column of the store where it begins */
+    int group;         /* -1, or the group whose store it must be a slice of */
+    int64_t group_col; /* where in the group */
+    int holders;       /* gradients: values that call this piece theirs (planning only) */
+    int pinned;        /* lies over a forward value: never moved into a group */
+    int next;          /* in its store's list */
+};
+struct mc_group {
+    int64_t rows, cols;
+    int store;
+};
+struct mc_store {
+    int64_t rows, cols; /* cols is the leading dimension */
+    size_t bytes, offset;
+    int birth, death;
+    int in_slot;
+    int first; /* list of pieces; -1: merged away */
+};
+enum mc_step_kind { MC_STEP_VERB, MC_STEP_SUM /* out[0] = in[0] + in[1] */, MC_STEP_COPY };
+struct mc_step {
+    enum mc_step_kind kind;
+    enum mc_verb verb;
+    int gnode; /* -1 for sums and copies */
+    int again; /* forward run in backward: recomputation */
+    int in[MC_OP_IN], out[MC_OP_OUT], d_in[MC_OP_IN], d_out[MC_OP_OUT], saved[MC_OP_SAVED],
+        scratch, adds_to; /* pieces, -1: none; adds_to: the sum that d_in[0] continues (n.acc) */
+    struct mc_node n;
+};
+struct mc_table {
+    double theta;
+    int64_t d;
+    size_t offset; /* elements: cos, then sin, [bound.t, d/2] each */
+};
+struct mc_graph_opt { /* for tests: what changes speed and memory but may not change numbers */
+    int no_fuse, no_inplace;
+};
+struct mc_graph {
+    struct mc_graph_cfg cfg;
+    struct mc_graph_opt opt;
+    size_t elem, grad_elem; /* bytes */
+    const struct mc_kern_ops *sizes; /* the table whose _scratch functions sized the plan */
+    struct mc_graph_memory mem;
+
+    struct mc_gnode *node;
+    int nnodes, cap_nodes;
+    struct mc_gvalue *value;
+    int nvalues, cap_values;
+    struct mc_param *param;
+    int nparams, cap_params;
+    int64_t flat, extra, kv_elems, table_elems;
+    struct mc_table table[MC_MAX_TABLES];
+    int ntables;
+    int in_value, out_value; /* stage boundary or tokens; stream, logits or loss's logits */
+
+    struct mc_step *step;
+    int nsteps, cap_steps, nforward;
+    struct mc_piece *piece;
+    int npieces, cap_pieces;
+    struct mc_store *store;
+    int nstores, cap_stores;
+    struct mc_group *group;
+    int ngroups, cap_groups;
+    int out_piece; /* of out_value */
+
+    /* set by bind */
+    const struct mc_kern_ops *kern;
+    struct mc_pool *pool;
+    struct mc_graph_buffers buf;
+    int slot; /* whose pointers the steps hold; -1: none */
+    /* tests: called before each step with its tick; NULL in use */
+    void (*probe)(void *arg, int tick);
+    void *probe_arg;
+};
+
+/* p grown so that element n exists, zeroed; NULL when memory is out (p still valid). */
+void *mc_graph_room(void *p, int n, int *cap, size_t each);
+mc_status mc_graph_nomem(struct mc_err *err);
+mc_status mc_graph_build_opt(const struct mc_graph_cfg *cfg, const struct mc_graph_opt *opt,
+                             struct mc_graph **g, struct mc_err *err);
+mc_status mc_graph_add_value(struct mc_graph *g, int64_t cols, const struct mc_sharding *sh,
+                             int node, int one_row, int *value, struct mc_err *err);
+mc_status mc_graph_add_node(struct mc_graph *g, const struct mc_op *op, const char *name, int layer,
+                            int line, int *node, struct mc_err *err);
+/* Axes of size 1 hold everything: any state on them is replicate. */
+void mc_graph_normalise(const struct mc_graph *g, struct mc_sharding *sh);
+/* value -> a value in state `want`: itself, or the output of inserted collectives. `who` opens
+ * refusals ("line 3: layers.0: linear "attn.o": input 0"). */
+mc_status mc_graph_reshard(struct mc_graph *g, int value, const struct mc_sharding *want, int layer,
+                           int line, const char *who, int *out, struct mc_err *err);
+/* On a mesh, an input that is replicated on an axis where the work is split has a partial gradient:
+ * inserts the marker whose backward sums it. */
+mc_status mc_graph_reshard_grad(struct mc_graph *g, int value, enum mc_axis axis, int layer,
+                                int line, int *out, struct mc_err *err);
+mc_status mc_graph_plan(struct mc_graph *g, struct mc_err *err);
+mc_status mc_graph_place(struct mc_graph *g, struct mc_err *err); /* stores and offsets */
+void mc_graph_fill_tables(const struct mc_graph *g);
+void mc_graph_resolve(struct mc_graph *g, int slot);
+
+/* ---- op_table.c, for graph_build.c and the rows ---- */
+mc_status mc_op_check_attrs(const struct mc_op *op, const struct mc_call *c, struct mc_err *err);
+extern const struct mc_op *const mc_ops_embed[], *const mc_ops_linear[], *const mc_ops_norm[],
+    *const mc_ops_attn[], *const mc_ops_act[], *const mc_ops_misc[], *const mc_ops_loss[];
+int64_t mc_op_local_cols(const struct mc_op_infer *io, const struct mc_value_info *v);
+int64_t mc_op_local_rows(const struct mc_op_infer *io, const struct mc_value_info *v);
+void mc_op_want_whole(struct mc_value_info *v); /* partial sums must be summed first */
+void mc_op_want_cols(struct mc_value_info *v);  /* ... and all columns must be here */
+mc_status mc_op_whole_number(const struct mc_op_infer *io, const char *key, double dfl, int64_t lo,
+                             int64_t hi, int64_t *out, struct mc_err *err);
+static inline int64_t mc_op_rows(const struct mc_op_ctx *cx)
+{
+    return cx->e.b * cx->e.t;
+}

@@ -1,0 +1,278 @@
+/* graph_place.c - from pieces to memory: who shares a store, and where each store lies.
+ *
+ * Pass 1 walks the program by tick and gives each piece that a step writes a store: that of one of the
+ * step's inputs where the row allows writing over it (in place), else a new one. I1  A piece is written
+ * over only when every piece on the same columns of its store is dead after this tick: whoever still
+ * has to read keeps its bits. I2  Slices of a group lie in the group's store; a chain of in-place steps
+ * that ends in a slice is moved there whole. I3  d(logits) over logits, and sums continued by their
+ * contributor, must share; that they can is the planner's promise, asserted.
+ * Pass 2: a store that is written in forward and read in backward lies in the slot, one after the other;
+ * all others in temp, where two stores may overlap only if their lifetimes do not: largest first, each
+ * into the smallest hole that holds it among those it meets. Offsets are multiples of 64 bytes.
+ * I4  The plan is a function of the program alone. */
+#include <stdlib.h>
+#include "../base/arena.h"
+#include "graph_int.h"
+
+/* -- Pass 1: stores --------------------------------------------------------------------------- */
+
+static int new_store(struct mc_graph *g, int64_t rows, int64_t cols)
+{
+    struct mc_store *s = mc_graph_room(g->store, g->nstores, &g->cap_stores, sizeof *s);
+    if (!s)
+        return -1;
+    g->store = s;
+    g->store[g->nstores] = (struct mc_store){.rows = rows, .cols = cols, .first = -1};
+    return g->nstores++;
+}
+
+static void put(struct mc_graph *g, int piece, int store, int64_t col0)
+{
+    g->piece[piece].store = store;
+    g->piece[piece].col0 = col0;
+    g->piece[piece].next = g->store[store].first;
+    g->store[store].first = piece;
+}
+
+static int group_store(struct mc_graph *g, int group)
+{
+    struct mc_group *x = &g->group[group];
+    if (x->store < 0)
+        x->store = new_store(g, x->rows, x->cols);
+    return x->store;
+}
+
+/* I1: no piece on src's columns of its store is read after tick t. */
+static int dead_after(const struct mc_graph *g, int src, int t)
+{
+    const struct mc_piece *s = &g->piece[src];
+    for (int i = g->store[s->store].first; i >= 0; i = g->piece[i].next) {
+        const struct mc_piece *p = &g->piece[i];
+        if (p->col0 < s->col0 + s->cols && s->col0 < p->col0 + p->cols && p->last > t)
+            return 0;
+    }
+    return 1;
+}
+
+/* All pieces of src's store become slices of the group's store at col0 (I2). */
+static int move_into_group(struct mc_graph *g, int src, int group, int64_t col0)
+{
+    int from = g->piece[src].store, to = group_store(g, group);
+    if (to < 0)
+        return -1;
+    for (int i = g->store[from].first, next; i >= 0; i = next) {
+        next = g->piece[i].next;
+        put(g, i, to, col0);
+    }
+    g->store[from].first = -1;
+    return 0;
+}
+
+static int movable(const struct mc_graph *g, int src)
+{
+    for (int i = g->store[g->piece[src].store].first; i >= 0; i = g->piece[i].next)
+        if (g->piece[i].group >= 0 || g->piece[i].pinned)
+            return 0;
+    return 1;
+}
+
+/* Piece w, written at tick t, over src. 1: done. 0: not allowed. -1: no memory. */
+static int over(struct mc_graph *g, int w, int src, int t)
+{
+    struct mc_piece *p = &g->piece[w], *s = &g->piece[src];
+    if (s->store < 0 || p->cols != s->cols || p->rows != s->rows || !dead_after(g, src, t))
+        return 0;
+    if (p->group >= 0) {
+        if (!movable(g, src))
+            return 0;
+        if (move_into_group(g, src, p->group, p->group_col) < 0)
+            return -1;
+    }
+    put(g, w, g->piece[src].store, g->piece[src].col0);
+    return 1;
+}
+
+/* Inputs of step s that its first output may be written over, in order of preference. */
+static int candidates(const struct mc_graph *g, const struct mc_step *s, int cand[MC_OP_IN],
+                      int *must)
+{
+    int n = 0, flags = s->gnode >= 0 ? g->node[s->gnode].op->flags : MC_OPF_INPLACE;
+    *must = 0;
+    if (s->kind == MC_STEP_COPY)
+        return 0;
+    if (s->adds_to >= 0) {
+        *must = 1;
+        cand[n++] = s->adds_to;
+    } else if (s->verb == MC_FORWARD && flags & MC_OPF_INPLACE) {
+        for (int k = 0; k < s->n.nin; k++)
+            if (s->in[k] >= 0)
+                cand[n++] = s->in[k];
+    } else if (s->verb == MC_BACKWARD_INPUT && flags & MC_OPF_DLOGITS) {
+        *must = 1;
+        cand[n++] = s->in[0];
+    } else if (s->verb == MC_BACKWARD_INPUT && flags & MC_OPF_DINPLACE)
+        cand[n++] = s->d_out[0];
+    return g->opt.no_inplace && !*must ? 0 : n;
+}
+
+static int place_new(struct mc_graph *g, int w)
+{
+    const struct mc_piece *p = &g->piece[w];
+    int st = p->group >= 0 ? group_store(g, p->group) : new_store(g, p->rows, p->cols);
+    if (st < 0)
+        return -1;
+    put(g, w, st, g->piece[w].group >= 0 ? g->piece[w].group_col : 0);
+    return 0;
+}
+
+static int place_step(struct mc_graph *g, int t)
+{
+    const struct mc_step *s = &g->step[t];
+    int cand[MC_OP_IN], must, n = candidates(g, s, cand, &must);
+    int in_backward = s->verb == MC_BACKWARD_INPUT;
+    for (int k = 0; k < MC_OP_OUT; k++) {
+        int w = in_backward ? s->d_in[k] : s->verb == MC_FORWARD ? s->out[k] : -1, done = 0;
+        if (w < 0)
+            continue;
+        for (int c = 0; k == 0 && c < n && !done; c++) {
+            done = over(g, w, cand[c], t);
+            if (done < 0)
+                return -1;
+        }
+        MC_ASSERT(done || !must); /* I3 */
+        if (!done && place_new(g, w) < 0)
+            return -1;
+    }
+    for (int k = 0; k < MC_OP_SAVED && s->verb == MC_FORWARD; k++)
+        if (s->saved[k] >= 0 && place_new(g, s->saved[k]) < 0)
+            return -1;
+    return s->scratch >= 0 ? place_new(g, s->scratch) : 0;
+}
+
+/* Pieces that no step writes: the stage's boundary. */
+static int place_outside(struct mc_graph *g)
+{
+    for (int i = 0; i < g->npieces; i++)
+        if (g->piece[i].store < 0 && g->piece[i].def >= 0) {
+            const struct mc_piece *p = &g->piece[i];
+            int written = p->def < g->nsteps;
+            const struct mc_step *s = written ? &g->step[p->def] : NULL;
+            for (int k = 0; s && k < MC_OP_OUT; k++)
+                if (s->out[k] == i || s->d_in[k] == i || s->saved[k] == i || s->scratch == i)
+                    written = 2;
+            if (written != 2 && place_new(g, i) < 0)
+                return -1;
+        }
+    return 0;
+}
+
+/* -- Pass 2: offsets -------------------------------------------------------------------------- */
+
+static void lifetimes(struct mc_graph *g)
+{
+    for (int i = 0; i < g->nstores; i++) {
+        struct mc_store *s = &g->store[i];
+        s->birth = g->nsteps;
+        s->death = -1;
+        for (int p = s->first; p >= 0; p = g->piece[p].next) {
+            if (g->piece[p].def < s->birth)
+                s->birth = g->piece[p].def;
+            if (g->piece[p].last > s->death)
+                s->death = g->piece[p].last;
+        }
+        s->bytes = mc_align_up((size_t)(s->rows * s->cols) * g->elem, MC_ALIGN);
+        s->in_slot = s->first >= 0 && s->birth < g->nforward && s->death >= g->nforward;
+    }
+}
+
+struct order {
+    size_t bytes;
+    int store;
+};
+
+static int larger_first(const void *a, const void *b)
+{
+    const struct order *x = a, *y = b;
+    if (x->bytes != y->bytes)
+        return x->bytes < y->bytes ? 1 : -1;
+    return x->store - y->store; /* I4 */
+}
+
+/* The offset for store s among those placed (in ascending offset) that it meets in time. */
+static size_t best_hole(const struct mc_graph *g, const struct mc_store *s, const int *by_offset,
+                        int n)
+{
+    size_t end = 0, best = SIZE_MAX, best_size = SIZE_MAX;
+    for (int i = 0; i < n; i++) {
+        const struct mc_store *o = &g->store[by_offset[i]];
+        if (o->birth > s->death || s->birth > o->death)
+            continue;
+        if (o->offset > end && o->offset - end >= s->bytes && o->offset - end < best_size) {
+            best = end;
+            best_size = o->offset - end;
+        }
+        if (o->offset + o->bytes > end)
+            end = o->offset + o->bytes;
+    }
+    return best != SIZE_MAX ? best : end;
+}
+
+static mc_status offsets(struct mc_graph *g, struct mc_err *err)
+{
+    size_t bytes = (size_t)g->nstores * (sizeof(struct order) + sizeof(int));
+    struct order *order = mc_alloc(bytes + 1, "graph plan");
+    int n = 0, placed = 0;
+    if (!order)
+        return mc_graph_nomem(err);
+    int *by_offset = (int *)(order + g->nstores);
+    for (int i = 0; i < g->nstores; i++) {
+        struct mc_store *s = &g->store[i];
+        if (s->first < 0)
+            continue;
+        if (s->in_slot) {
+            s->offset = g->mem.slot;
+            g->mem.slot += s->bytes;
+        } else
+            order[n++] = (struct order){s->bytes, i};
+    }
+    qsort(order, (size_t)n, sizeof *order, larger_first);
+    for (int i = 0; i < n; i++) {
+        struct mc_store *s = &g->store[order[i].store];
+        s->offset = best_hole(g, s, by_offset, placed);
+        if (s->offset + s->bytes > g->mem.temp)
+            g->mem.temp = s->offset + s->bytes;
+        int at = placed++;
+        for (; at > 0 && g->store[by_offset[at - 1]].offset > s->offset; at--)
+            by_offset[at] = by_offset[at - 1];
+        by_offset[at] = order[i].store;
+    }
+    mc_free(order);
+    return MC_OK;
+}
+
+static void count_memory(struct mc_graph *g)
+{
+    struct mc_graph_memory *m = &g->mem;
+    int train = g->cfg.mode == MC_GRAPH_TRAIN;
+    m->params = mc_align_up((size_t)g->flat * g->elem, MC_ALIGN);
+    m->grads = train ? mc_align_up((size_t)g->flat * g->grad_elem, MC_ALIGN) : 0;
+    m->extra_grads = train ? mc_align_up((size_t)g->extra * g->grad_elem, MC_ALIGN) : 0;
+    m->slots = m->slot * (size_t)(train ? g->cfg.slots : 1);
+    m->tables = mc_align_up((size_t)g->table_elems * g->elem, MC_ALIGN);
+    m->kv = mc_align_up((size_t)g->kv_elems * g->elem, MC_ALIGN);
+    m->total = m->params + m->grads + m->extra_grads + m->slots + m->temp + m->tables + m->kv;
+}
+
+mc_status mc_graph_place(struct mc_graph *g, struct mc_err *err)
+{
+    for (int t = 0; t < g->nsteps; t++) {
+        if (t == 0 && place_outside(g) < 0)
+            return mc_graph_nomem(err);
+        if (place_step(g, t) < 0)
+            return mc_graph_nomem(err);
+    }
+    lifetimes(g);
+    MC_TRY(offsets(g, err));
+    count_memory(g);
+    return MC_OK;
+}

@@ -1,0 +1,240 @@
+/* op_attn.c - rotary positions and attention.
+ *
+ * rope       x (M, H*D) -> y: pairs (i, i + D/2) of each head turned by position * theta^(-2i/D)
+ * attention  q (M, H*D), k v (M, KV*D) -> o (M, H*D): softmax(scale q k^T) v, causal; query head h
+ *            reads key head h / (H / KV). Saved: lse (B, H, T). Never stores T x T.
+ * In an INFER graph attention keeps its keys and values in a cache, [bound.t, KV*D] each, and reads
+ * positions 0 .. pos0 + t - 1 from it. On a mesh heads lie over tp: q, k and v all in the same state,
+ * so that a coordinate has whole heads and the key heads that its query heads read. */
+#include <math.h>
+#include "graph_int.h"
+
+enum { THETA = 0, ROPE_D = 1 };                /* rope: as MC_OPF_TABLE says */
+enum { HEAD_DIM = 0, SCALE = 1, CAUSAL = 2 }; /* attention */
+
+/* -- rope ------------------------------------------------------------------------------------- */
+
+static mc_status heads_of(const struct mc_op_infer *io, int i, int64_t d, const char *what,
+                          int64_t *heads, struct mc_err *err)
+{
+    int64_t mine = mc_op_local_cols(io, &io->want[i]);
+    if (io->in[i].cols % d != 0)
+        return mc_err_set(err, MC_E_RECIPE, "%s has %lld columns, not whole heads of head_dim %lld",
+                          what, (long long)io->in[i].cols, (long long)d);
+    if (mine % d != 0)
+        return mc_err_set(err, MC_E_RECIPE, "%s has %lld heads, which tp = %d does not divide", what,
+                          (long long)(io->in[i].cols / d), io->axis_size[MC_AXIS_TP]);
+    *heads = io->in[i].cols / d;
+    return MC_OK;
+}
+
+static mc_status rope_infer(struct mc_op_infer *io, struct mc_err *err)
+{
+    int64_t d, heads;
+    double theta = mc_call_num(io->call, "theta", io->model->theta);
+    MC_TRY(mc_op_whole_number(io, "head_dim", (double)io->model->head_dim, 1, 65536, &d, err));
+    if (d % 2 != 0)
+        return mc_err_set(err, MC_E_RECIPE,
+                          "head_dim is %lld; rope turns pairs and needs an even one", (long long)d);
+    if (!(theta > 0))
+        return mc_err_set(err, MC_E_RECIPE, "theta is %g; it must be above 0", theta);
+    /* the position of each row must be known: rows of a sequence stay together */
+    mc_op_want_whole(&io->want[0]);
+    for (int a = 0; a < MC_NAXES; a++)
+        if (io->want[0].sharding.on[a].kind == MC_SHARD && io->want[0].sharding.on[a].dim == 0)
+            io->want[0].sharding.on[a] = (struct mc_place){.kind = MC_REPLICATE};
+    MC_TRY(heads_of(io, 0, d, "its input", &heads, err));
+    io->out[0] = io->want[0];
+    io->attr[THETA] = theta;
+    io->attr[ROPE_D] = (double)d;
+    io->nout = 1;
+    return MC_OK;
+}
+
+static void rope_run(const struct mc_node *n, const struct mc_op_ctx *cx, const struct mc_view *x,
+                     const struct mc_view *y, int inverse)
+{
+    int64_t d = (int64_t)n->attr[ROPE_D];
+    struct mc_rope r = {.b = cx->e.b,
+                        .t = cx->e.t,
+                        .heads = x->c / d,
+                        .d = d,
+                        .pos0 = cx->e.pos0,
+                        .cos = n->cos,
+                        .sin = n->sin,
+                        .x = x->p,
+                        .ldx = x->ld,
+                        .y = y->p,
+                        .ldy = y->ld,
+                        .inverse = inverse};
+    cx->kern->rope(cx->pool, &r);
+}
+
+static void rope_forward(const struct mc_node *n, const struct mc_op_ctx *cx)
+{
+    rope_run(n, cx, &n->in[0], &n->out[0], 0);
+}
+
+static void rope_backward(const struct mc_node *n, const struct mc_op_ctx *cx)
+{
+    rope_run(n, cx, &n->d_out[0], &n->d_in[0], 1);
+}
+
+/* -- attention -------------------------------------------------------------------------------- */
+
+static mc_status attention_infer(struct mc_op_infer *io, struct mc_err *err)
+{
+    int64_t d, h, kv, vh;
+    double scale;
+    int apart = 0;
+    MC_TRY(mc_op_whole_number(io, "head_dim", (double)io->model->head_dim, 1, 65536, &d, err));
+    scale = mc_call_num(io->call, "scale", 1 / sqrt((double)d));
+    for (int i = 0; i < 3; i++)
+        apart |= io->in[i].sharding.on[MC_AXIS_TP].kind == MC_SHARD &&
+                 io->in[i].sharding.on[MC_AXIS_TP].dim == 1;
+    for (int i = 0; i < 3; i++) { /* all heads here, or all apart: a mix would pair wrong heads */
+        io->want[i].sharding = (struct mc_sharding){0};
+        if (apart)
+            io->want[i].sharding.on[MC_AXIS_TP] = (struct mc_place){.kind = MC_SHARD, .dim = 1};
+    }
+    MC_TRY(heads_of(io, 0, d, "q", &h, err));
+    MC_TRY(heads_of(io, 1, d, "k", &kv, err));
+    MC_TRY(heads_of(io, 2, d, "v", &vh, err));
+    if (kv != vh)
+        return mc_err_set(err, MC_E_RECIPE, "k has %lld heads, v has %lld; they must agree",
+                          (long long)kv, (long long)vh);
+    if (h % kv != 0)
+        return mc_err_set(err, MC_E_RECIPE,
+                          "%lld query heads cannot share %lld key heads evenly; heads must be a "
+                          "multiple of kv_heads",
+                          (long long)h, (long long)kv);
+    io->out[0].cols = io->in[0].cols;
+    io->out[0].sharding = io->want[0].sharding;
+    io->saved_elems[0] = io->bound.b * io->bound.t * (mc_op_local_cols(io, &io->want[0]) / d);
+    io->attr[HEAD_DIM] = (double)d;
+    io->attr[SCALE] = scale;
+    io->attr[CAUSAL] = mc_call_num(io->call, "causal", 1) != 0;
+    io->nout = io->nsaved = 1;
+    return MC_OK;
+}
+
+static struct mc_attn attn_args(const struct mc_node *n, const struct mc_op_ctx *cx)
+{
+    int64_t d = (int64_t)n->attr[HEAD_DIM];
+    return (struct mc_attn){.b = cx->e.b,
+                            .t = cx->e.t,
+                            .heads = n->in[0].c / d,
+                            .kv_heads = n->in[1].c / d,
+                            .d = d,
+                            .scale = n->attr[SCALE],
+                            .causal = n->attr[CAUSAL] != 0,
+                            .q = n->in[0].p,
+                            .k = n->in[1].p,
+                            .v = n->in[2].p,
+                            .ldq = n->in[0].ld,
+                            .ldk = n->in[1].ld,
+                            .ldv = n->in[2].ld,
+                            .o = n->out[0].p,
+                            .ldo = n->out[0].ld,
+                            .lse = n->saved[0],
+                            .scratch = n->scratch};
+}
+
+/* New rows of keys or values into their places in the cache: z = 1 x + 0 x. */
+static void into_cache(const struct mc_node *n, const struct mc_op_ctx *cx, const struct mc_view *x,
+                       void *cache)
+{
+    struct mc_add a = {.m = cx->e.t,
+                       .c = x->c,
+                       .x = x->p,
+                       .ldx = x->ld,
+                       .y = x->p,
+                       .ldy = x->ld,
+                       .z = (char *)cache + (size_t)(cx->e.pos0 * n->ldc) * n->elem,
+                       .ldz = n->ldc,
+                       .ax = 1};
+    cx->kern->add(cx->pool, &a);
+}
+
+static void attention_forward(const struct mc_node *n, const struct mc_op_ctx *cx)
+{
+    struct mc_attn a = attn_args(n, cx);
+    if (!n->kc) {
+        cx->kern->attn(cx->pool, &a);
+        return;
+    }
+    into_cache(n, cx, &n->in[1], n->kc);
+    into_cache(n, cx, &n->in[2], n->vc);
+    cx->kern->attn_cached(cx->pool, &(struct mc_attn_cached){.t = cx->e.t,
+                                                             .pos0 = cx->e.pos0,
+                                                             .heads = a.heads,
+                                                             .kv_heads = a.kv_heads,
+                                                             .d = a.d,
+                                                             .scale = a.scale,
+                                                             .q = a.q,
+                                                             .ldq = a.ldq,
+                                                             .kc = n->kc,
+                                                             .vc = n->vc,
+                                                             .ldc = n->ldc,
+                                                             .o = a.o,
+                                                             .ldo = a.ldo,
+                                                             .scratch = a.scratch});
+}
+
+static void attention_backward(const struct mc_node *n, const struct mc_op_ctx *cx)
+{
+    struct mc_attn_grad g = {.f = attn_args(n, cx),
+                             .d_o = n->d_out[0].p,
+                             .lddo = n->d_out[0].ld,
+                             .dq = n->d_in[0].p,
+                             .dk = n->d_in[1].p,
+                             .dv = n->d_in[2].p,
+                             .lddq = n->d_in[0].ld,
+                             .lddk = n->d_in[1].ld,
+                             .lddv = n->d_in[2].ld,
+                             .scratch = n->scratch};
+    cx->kern->attn_bwd(cx->pool, &g);
+}
+
+static size_t attention_scratch(const struct mc_node *n, enum mc_verb verb,
+                                const struct mc_kern_ops *k, struct mc_extent bound, int threads)
+{
+    int64_t d = (int64_t)n->attr[HEAD_DIM];
+    (void)verb;
+    return k->attn_scratch(bound.b, bound.t, n->in[0].c / d, n->in[1].c / d, d, threads);
+}
+
+/* Two products of t x t x D a head, 2 operations a multiply-add; half of it when causal. */
+static double attention_flops(const struct mc_node *n, struct mc_extent e)
+{
+    double full = 4.0 * (double)e.b * (double)e.t * (double)e.t * (double)n->in[0].c;
+    return n->attr[CAUSAL] != 0 ? full / 2 : full;
+}
+
+static const struct mc_op rope_row = {
+    .name = "rope",
+    .doc = "turns pairs (i, i + D/2) of each head by position * theta^(-2i/D)",
+    .nin_min = 1,
+    .nin_max = 1,
+    .flags = MC_OPF_INPLACE | MC_OPF_DINPLACE | MC_OPF_TABLE,
+    .infer = rope_infer,
+    .forward = rope_forward,
+    .backward_input = rope_backward,
+    .attrs = {"theta", "head_dim"},
+    .deterministic = 1};
+static const struct mc_op attention_row = {
+    .name = "attention",
+    .doc = "softmax(scale q k^T) v per head; k and v may have fewer heads",
+    .nin_min = 3,
+    .nin_max = 3,
+    .flags = MC_OPF_NEEDS_KV,
+    .keeps_in_for_input = 7,
+    .keeps_out_for_input = 1,
+    .infer = attention_infer,
+    .forward = attention_forward,
+    .backward_input = attention_backward,
+    .scratch = attention_scratch,
+    .flops = attention_flops,
+    .attrs = {"causal", "head_dim", "scale"},
+    .deterministic = 1};
+const struct mc_op *const mc_ops_attn[] = {&rope_row, &attention_row, NULL};
