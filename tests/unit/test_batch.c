@@ -1,0 +1,124 @@
+/* test_batch.c - the batch ramp and the way to the target, against a walk step by step.
+ * links: mc_optim */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+#include <cmocka.h>
+#include "../../core/optim/optim.h"
+#include "../../core/optim/optim_int.h"
+
+static struct mc_quantity q(int64_t n, enum mc_unit u)
+{
+    return (struct mc_quantity){n, u};
+}
+
+static int64_t rnd(uint64_t *s, int64_t n) /* xorshift: the tests' own numbers */
+{
+    *s ^= *s << 13;
+    *s ^= *s >> 7;
+    *s ^= *s << 17;
+    return (int64_t)(*s % (uint64_t)n);
+}
+
+static void batch_is_constant_without_ramp(void **state)
+{
+    (void)state;
+    struct mc_batch_cfg b = {.global = 512};
+    struct mc_counters c = {5, 6, 7};
+    assert_int_equal(mc_batch_at(&b, &c), 512);
+}
+
+static void batch_changes_at_the_point_itself(void **state)
+{
+    (void)state;
+    struct mc_batch_cfg b = {.global = 512, .nramp = 3};
+    b.ramp[0] = (struct mc_ramp_point){q(0, MC_UNIT_TOKENS), 128};
+    b.ramp[1] = (struct mc_ramp_point){q(1000, MC_UNIT_TOKENS), 256};
+    b.ramp[2] = (struct mc_ramp_point){q(5000, MC_UNIT_TOKENS), 512};
+    static const int64_t at[][2] = {{0, 128},    {999, 128},  {1000, 256},
+                                    {4999, 256}, {5000, 512}, {1 << 30, 512}};
+    for (int i = 0; i < 6; i++) {
+        struct mc_counters c = {9999, 9999, at[i][0]};
+        assert_int_equal(mc_batch_at(&b, &c), at[i][1]);
+    }
+}
+
+/* Random ramps, targets and starts: the closed form is the walk. */
+static void batch_steps_to_go_equals_a_walk(void **state)
+{
+    (void)state;
+    uint64_t seed = 88172645463325252ull;
+    struct mc_recipe *r = test_calloc(1, sizeof *r);
+    for (int round = 0; round < 3000; round++) {
+        r->model.seq = 1 + rnd(&seed, 16);
+        r->batch.global = 1 + rnd(&seed, 20);
+        r->batch.nramp = (int)rnd(&seed, 5);
+        enum mc_unit unit = (enum mc_unit)(MC_UNIT_STEPS + rnd(&seed, 3));
+        int64_t at = 0;
+        for (int i = 0; i < r->batch.nramp; i++) {
+            r->batch.ramp[i] = (struct mc_ramp_point){q(at, unit), 1 + rnd(&seed, 20)};
+            at += 1 + rnd(&seed, 300);
+        }
+        r->steps = q(1 + rnd(&seed, 4000), (enum mc_unit)(MC_UNIT_STEPS + rnd(&seed, 3)));
+        struct mc_counters c = {0};
+        int64_t skip = rnd(&seed, 40), n = 0;
+        for (int64_t i = 0; i < skip; i++) {
+            int64_t b = mc_batch_at(&r->batch, &c);
+            c = (struct mc_counters){c.steps + 1, c.samples + b, c.tokens + b * r->model.seq};
+        }
+        struct mc_counters jump = {0}, w = c;
+        assert_int_equal(mc_batch_advance(r, skip, &jump), 0);
+        assert_memory_equal(&jump, &c, sizeof c);
+        for (; !mc_target_reached(&r->steps, &w); n++) {
+            int64_t b = mc_batch_at(&r->batch, &w);
+            w = (struct mc_counters){w.steps + 1, w.samples + b, w.tokens + b * r->model.seq};
+        }
+        assert_int_equal(mc_steps_to_go(r, &c), n);
+    }
+    test_free(r);
+}
+
+static void batch_steps_to_go_says_too_many(void **state)
+{
+    (void)state;
+    struct mc_recipe *r = test_calloc(1, sizeof *r);
+    struct mc_counters c = {0};
+    r->model.seq = 1;
+    r->batch.global = 1;
+    r->steps = q(((int64_t)1 << 40) + 1, MC_UNIT_TOKENS);
+    assert_int_equal(mc_steps_to_go(r, &c), -1);
+    r->steps.n--;
+    assert_int_equal(mc_steps_to_go(r, &c), (int64_t)1 << 40);
+    r->model.seq = 1 << 20; /* counters would leave int64: no wrong number */
+    r->batch.global = 1 << 20;
+    r->steps = q((int64_t)1 << 39, MC_UNIT_STEPS);
+    assert_int_equal(mc_steps_to_go(r, &c), -1);
+    assert_int_equal(mc_batch_advance(r, INT64_MAX, &c), -1);
+    assert_int_equal(c.steps, 0);
+    test_free(r);
+}
+
+static void batch_target_is_reached_at_equality(void **state)
+{
+    (void)state;
+    struct mc_counters c = {10, 20, 30};
+    struct mc_quantity t[3] = {q(10, MC_UNIT_STEPS), q(20, MC_UNIT_SAMPLES), q(30, MC_UNIT_TOKENS)};
+    for (int i = 0; i < 3; i++) {
+        assert_true(mc_target_reached(&t[i], &c));
+        t[i].n++;
+        assert_false(mc_target_reached(&t[i], &c));
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(batch_is_constant_without_ramp),
+        cmocka_unit_test(batch_changes_at_the_point_itself),
+        cmocka_unit_test(batch_steps_to_go_equals_a_walk),
+        cmocka_unit_test(batch_steps_to_go_says_too_many),
+        cmocka_unit_test(batch_target_is_reached_at_equality),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
