@@ -15,10 +15,14 @@ struct mc_loaded {
     struct mc_recipe_box *box;
     char *text; /* recipe source, mc_free */
     char base_dir[1024];
-    struct mc_vm *vm; /* kept for tabulate */
+    struct mc_vm *vm;      /* kept for tabulate */
+    int lr_ref, batch_ref; /* functions given for lr and batch.global, in vm; LUA_NOREF: none */
 };
-/* Sandbox, budget (2 s CPU, 256 MiB), watchdog; runs the chunk, applies inherit and --set, traces
- * the model, binds. All problems at once. MC_E_RECIPE when problems->n > 0. */
+/* Sandbox, budget (2 s CPU, 256 MiB), watchdog (exit 2); runs the chunk, applies inherit and --set,
+ * traces the model, binds, loads the hook files to see that they would run. All problems at once.
+ * MC_E_RECIPE when problems->n > 0; MC_E_NOTFOUND and the like when the file cannot be read. Paths
+ * under data.* given by --set are sought in the current folder, then beside the recipe; those of an
+ * inherited file are relative to that file. */
 mc_status mc_lua_load_recipe(const struct mc_load_cfg *cfg, struct mc_problems *problems,
                              struct mc_loaded *out, struct mc_err *err);
 void mc_lua_loaded_fini(struct mc_loaded *l);
@@ -31,10 +35,13 @@ mc_status mc_lua_tabulate(struct mc_loaded *l, struct mc_problems *problems, str
 struct mc_hooks_cfg {
     const struct mc_recipe *recipe;
     const char *base_dir, *home;
-    const char *run_dir;
+    const char *run_dir; /* NULL: only load (check); nothing is written */
     /* errors, overruns and hooks' own log lines; may be NULL */
-    void (*report)(void *arg, const char *kind /* "hook_error" | "hook_log" */, const char *hook,
-                   const char *message);
+    /* kind: "hook_error", "hook_log", or "hook_stuck": nothing can interrupt the hook; the call
+     * comes from the watchdog's thread while the caller's is in Lua, and the process ends with 77
+     * when it returns: write the incident, take no lock that the trainer may hold in a hook call.
+     */
+    void (*report)(void *arg, const char *kind, const char *hook, const char *message);
     void *report_arg;
 };
 mc_status mc_lua_hooks_open(const struct mc_hooks_cfg *cfg, struct mc_hook_ops *ops,
