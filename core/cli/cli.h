@@ -1,0 +1,103 @@
+/* cli.h - the inside of core/cli: commands, their arguments, and what they share. Floor 8.
+ *
+ * A command is one row of main.c's table and one file cmd_NAME.c. It parses its own arguments with
+ * a table that also prints its help, prints its answer on stdout (JSON with --json), everything
+ * else on stderr, and returns the exit code of the process. */
+#pragma once
+#include <stdint.h>
+#include "../base/json.h"
+#include "../base/status.h"
+#include "../plan/check.h"
+#include "../recipe/recipe.h"
+#include "../train/train.h"
+#include "../../lua/host.h"
+
+#ifndef MC_VERSION /* set by the build */
+#define MC_VERSION "unknown"
+#endif
+#define MC_SOFTWARE "mascon " MC_VERSION
+
+/* ---- args.c ---- */
+enum mc_arg_kind { MC_ARG_FLAG, MC_ARG_STR, MC_ARG_I64, MC_ARG_F64, MC_ARG_LIST };
+enum { MC_ARG_LIST_MAX = 256 };
+struct mc_arg_list {
+    const char *v[MC_ARG_LIST_MAX];
+    int n;
+};
+struct mc_arg {
+    const char *name; /* "--set" */
+    const char *meta; /* "KEY=VALUE"; NULL for flags */
+    const char *doc;
+    enum mc_arg_kind kind;
+    void *dst;     /* int, const char *, int64_t, double, struct mc_arg_list */
+    double lo, hi; /* numbers; both 0: not bounded */
+};
+struct mc_args {
+    const char *usage; /* "mascon check RECIPE [options]" */
+    const char *about; /* paragraphs for --help */
+    const struct mc_arg *arg;
+    int nargs;
+    const char **pos; /* room for max_pos */
+    int min_pos, max_pos;
+    int npos; /* out */
+};
+enum { MC_ARGS_GO = -1 };
+/* MC_ARGS_GO, or an exit code: 0 after --help, 2 after a message. argv[0] is the first argument. */
+int mc_args_parse(struct mc_args *a, int argc, char **argv);
+int mc_args_i64(const char *s, int64_t *v); /* whole text, decimal; 0: no */
+
+/* ---- say.c: messages and small things all commands share ---- */
+void mc_say_line(void *arg, const char *line); /* to stdout */
+int mc_say_error(const struct mc_err *err, mc_status st);
+void mc_say_problems(const struct mc_problems *ps);
+void mc_say_problems_json(const struct mc_problems *ps, struct mc_json *j);
+void mc_say_notes(const struct mc_check_notes *notes);
+void mc_say_json(struct mc_json *j); /* one line on stdout, then frees it */
+void mc_say_bytes(double bytes, char dst[32]);
+void mc_say_count(int64_t n, char dst[32]); /* 1234567 -> "1,234,567" */
+mc_status mc_home_find(char home[1024], struct mc_err *err);
+mc_status mc_exe_find(char exe[1024], struct mc_err *err);
+
+/* ---- load.c: RECIPE --set --device --json, alike in every command that takes a recipe ---- */
+struct mc_cli_recipe {
+    const char *path, *device;
+    struct mc_arg_list set;
+    int json;
+    int64_t ranks, nodes, per_node;
+    int for_train;
+    /* out */
+    char home[1024];
+    struct mc_loaded loaded;
+    struct mc_problems problems;
+    struct mc_check_notes notes;
+    struct mc_recipe *recipe;
+};
+/* Loads, checks, tabulates. 0, or the exit code after everything was said; on 0 the caller ends
+ * with mc_cli_unload(), which may also be called after a failure. */
+int mc_cli_load(struct mc_cli_recipe *r);
+void mc_cli_unload(struct mc_cli_recipe *r);
+
+/* ---- model.c: RUN|CKPT, alike in eval and generate ---- */
+struct mc_cli_model {
+    const char *path, *device, *recipe_path;
+    int64_t step; /* -1: the newest */
+    /* out */
+    char ckpt[1100];
+    int64_t at;
+    struct mc_recipe_box *box; /* of the checkpoint */
+    struct mc_cli_recipe own;  /* when --recipe was given */
+    struct mc_recipe *recipe;
+};
+int mc_cli_model_open(struct mc_cli_model *m);
+void mc_cli_model_close(struct mc_cli_model *m);
+
+int mc_cmd_check(int argc, char **argv);
+int mc_cmd_explain(int argc, char **argv);
+int mc_cmd_train(int argc, char **argv);
+int mc_cmd_rank(int argc, char **argv);
+int mc_cmd_eval(int argc, char **argv);
+int mc_cmd_generate(int argc, char **argv);
+int mc_cmd_ckpt(int argc, char **argv);
+int mc_cmd_data(int argc, char **argv);
+int mc_cmd_doc(int argc, char **argv);
+int mc_cmd_version(int argc, char **argv);

@@ -1,0 +1,251 @@
+/* cmd_ckpt.c - `mascon ckpt ls|show|verify`: look at checkpoints, check every byte. Floor 8 (cli).
+ *
+ * I1  Nothing here writes: a run in progress may be looked at.
+ * I2  PATH is a run, its ckpt/ or one checkpoint; `verify` of a run verifies all of them.
+ */
+#include "cli.h"
+#include "../base/arena.h"
+#include "../base/sysio.h"
+#include "../../ckpt/ckpt.h"
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+static const char about[] =
+    "  ls      the checkpoints of a run, newest last\n"
+    "  show    one checkpoint: its books (step, hashes, cursors ...) and its tensors\n"
+    "  verify  every stored byte against its checksum; exit code 4 when something is damaged\n"
+    "\n"
+    "PATH is a run folder, its ckpt/ or one checkpoint. Of a run, show takes the newest whole one "
+    "(or\n"
+    "--step N) and verify takes all.";
+
+static int is_one(const char *path)
+{
+    size_t n = strlen(path);
+    while (n > 0 && path[n - 1] == '/')
+        n--;
+    size_t b = n;
+    while (b > 0 && path[b - 1] != '/')
+        b--;
+    return strncmp(path + b, "step-", 5) == 0;
+}
+
+/* The folder that holds checkpoints: PATH/ckpt of a run, else PATH; for one checkpoint its parent.
+ */
+static mc_status folder_of(const char *path, char dir[1100], struct mc_err *err)
+{
+    if (!mc_sys_is_dir(path))
+        return mc_err_set(err, MC_E_NOTFOUND, "%s: no such folder", path);
+    if (is_one(path)) {
+        char plain[1100];
+        snprintf(plain, sizeof plain, "%s", path);
+        size_t n = strlen(plain);
+        while (n > 1 && plain[n - 1] == '/')
+            plain[--n] = '\0';
+        mc_path_dir(dir, 1100, plain);
+        return MC_OK;
+    }
+    MC_TRY(mc_path_join(dir, 1100, path, "ckpt", err));
+    if (!mc_sys_is_dir(dir))
+        snprintf(dir, 1100, "%s", path);
+    return MC_OK;
+}
+
+static const char *last_part(const char *path)
+{
+    const char *b = strrchr(path, '/');
+    return b ? b + 1 : path;
+}
+
+static mc_status list(const char *path, int json, struct mc_err *err)
+{
+    char dir[1100], when[40], size[32];
+    struct mc_ckpt_info *l = NULL;
+    int n = 0;
+    MC_TRY(folder_of(path, dir, err));
+    MC_TRY(mc_ckpt_list(dir, &l, &n, err));
+    struct mc_json j;
+    mc_json_init_grow(&j);
+    mc_json_open(&j, NULL, '{');
+    mc_json_open(&j, "checkpoints", '[');
+    for (int i = 0; i < n; i++) {
+        const struct mc_ckpt_info *c = &l[i];
+        mc_json_open(&j, NULL, '{');
+        mc_json_i64(&j, "step", c->step);
+        mc_json_i64(&j, "epoch", c->epoch);
+        mc_json_i64(&j, "bytes", c->bytes);
+        mc_json_f64(&j, "time", c->unix_time);
+        mc_json_bool(&j, "whole", c->whole);
+        mc_json_str(&j, "why", c->why);
+        mc_json_str(&j, "path", c->path);
+        mc_json_close(&j, '}');
+        if (json)
+            continue;
+        time_t t = (time_t)c->unix_time;
+        struct tm tm;
+        strftime(when, sizeof when, "%Y-%m-%d %H:%M:%S", localtime_r(&t, &tm));
+        mc_say_bytes((double)c->bytes, size);
+        printf("%-24s step %10lld  epoch %3d  %10s  %s  %s\n", last_part(c->path),
+               (long long)c->step, c->epoch, size, when, c->whole ? "whole" : c->why);
+    }
+    mc_json_close(&j, ']');
+    mc_json_close(&j, '}');
+    mc_free(l);
+    if (json) {
+        mc_say_json(&j);
+    } else {
+        mc_json_fini(&j);
+        if (n == 0)
+            printf("no checkpoints in %s\n", dir);
+    }
+    return MC_OK;
+}
+
+static mc_status show(const char *path, int64_t step, int json, struct mc_err *err)
+{
+    char one[1100], size[32];
+    struct mc_ckpt *c;
+    MC_TRY(mc_ckpt_resolve(path, step, one, err));
+    MC_TRY(mc_ckpt_open(one, &c, err));
+    struct mc_json j;
+    mc_json_init_grow(&j);
+    mc_ckpt_show(c, &j);
+    if (json) {
+        mc_say_json(&j);
+        mc_ckpt_close(c);
+        return MC_OK;
+    }
+    mc_json_fini(&j);
+    printf("%s\nstep %lld, epoch %d\n", one, (long long)mc_ckpt_step(c), mc_ckpt_epoch(c));
+    printf("books: %s\n", mc_ckpt_books(c));
+    for (int i = 0; i < mc_ckpt_ntensors(c); i++) {
+        struct mc_state_tensor t;
+        mc_status st = mc_ckpt_tensor(c, i, &t);
+        if (st != MC_OK)
+            break;
+        mc_say_bytes((double)(mc_box_count(&t.box) * (int64_t)mc_dtype_size(t.dtype)), size);
+        printf("  %-44s %-4s [", t.name, mc_dtype_name(t.dtype));
+        for (int d = 0; d < t.shape.nd; d++)
+            printf("%s%lld", d ? ", " : "", (long long)t.shape.dim[d]);
+        printf("]  %s\n", size);
+    }
+    mc_ckpt_close(c);
+    return MC_OK;
+}
+
+static void on_progress(void *arg, int64_t done, int64_t all)
+{
+    (void)arg;
+    fprintf(stderr, "\r\033[Kverified %lld of %lld MiB", (long long)(done >> 20),
+            (long long)(all >> 20));
+}
+
+static mc_status verify_one(const char *path, struct mc_err *err)
+{
+    struct mc_ckpt *c;
+    int tty = isatty(STDERR_FILENO);
+    MC_TRY(mc_ckpt_open(path, &c, err));
+    mc_status st = mc_ckpt_verify(c, tty ? on_progress : NULL, NULL, err);
+    if (tty)
+        fprintf(stderr, "\r\033[K");
+    mc_ckpt_close(c);
+    return st;
+}
+
+struct verify_sum {
+    int n, damaged;
+    struct mc_json j;
+};
+
+static void verify_told(struct verify_sum *s, const char *path, int json)
+{
+    struct mc_err err = {0};
+    mc_status st = verify_one(path, &err);
+    s->n++;
+    s->damaged += st != MC_OK;
+    mc_json_open(&s->j, NULL, '{');
+    mc_json_str(&s->j, "path", path);
+    mc_json_bool(&s->j, "ok", st == MC_OK);
+    mc_json_str(&s->j, "message", err.msg);
+    mc_json_close(&s->j, '}');
+    if (!json)
+        printf("%s: %s\n", path, st == MC_OK ? "ok" : err.msg);
+}
+
+static mc_status verify(const char *path, int64_t step, int json, struct mc_err *err)
+{
+    struct verify_sum s = {0};
+    char dir[1100], one[1100];
+    struct mc_ckpt_info *l = NULL;
+    int n = 0;
+    MC_TRY(folder_of(path, dir, err));
+    if (is_one(path)) {
+        snprintf(one, sizeof one, "%s", path);
+    } else if (step >= 0) {
+        MC_TRY(mc_ckpt_resolve(path, step, one, err));
+    } else {
+        MC_TRY(mc_ckpt_list(dir, &l, &n, err));
+        if (n == 0)
+            return mc_err_set(err, MC_E_NOTFOUND, "%s: no checkpoints", dir);
+    }
+    mc_json_init_grow(&s.j);
+    mc_json_open(&s.j, NULL, '{');
+    mc_json_open(&s.j, "checkpoints", '[');
+    for (int i = 0; i < n; i++)
+        verify_told(&s, l[i].path, json);
+    if (n == 0)
+        verify_told(&s, one, json);
+    mc_json_close(&s.j, ']');
+    mc_json_bool(&s.j, "ok", s.damaged == 0);
+    mc_json_close(&s.j, '}');
+    mc_free(l);
+    if (json)
+        mc_say_json(&s.j);
+    else
+        mc_json_fini(&s.j);
+    if (s.damaged > 0)
+        return mc_err_set(err, MC_E_DIFF, "%d of %d checkpoint%s damaged", s.damaged, s.n,
+                          s.n == 1 ? " is" : "s are");
+    return MC_OK;
+}
+
+int mc_cmd_ckpt(int argc, char **argv)
+{
+    static const char *const verbs[] = {"ls", "show", "verify"};
+    const char *pos[2] = {0};
+    int json = 0;
+    int64_t step = -1;
+    const struct mc_arg arg[] = {
+        {"--step", "N", "of a run, the checkpoint of this step", MC_ARG_I64, &step, 0, 9e15},
+        {"--json", NULL, "answer in JSON", MC_ARG_FLAG, &json, 0, 0},
+    };
+    struct mc_args a = {.usage = "mascon ckpt ls|show|verify PATH [--step N] [--json]",
+                        .about = about,
+                        .arg = arg,
+                        .nargs = sizeof arg / sizeof *arg,
+                        .pos = pos,
+                        .min_pos = 2,
+                        .max_pos = 2};
+    int rc = mc_args_parse(&a, argc, argv);
+    if (rc != MC_ARGS_GO)
+        return rc;
+    struct mc_err err = {0};
+    mc_status st;
+    if (!strcmp(pos[0], "ls")) {
+        st = list(pos[1], json, &err);
+    } else if (!strcmp(pos[0], "show")) {
+        st = show(pos[1], step, json, &err);
+    } else if (!strcmp(pos[0], "verify")) {
+        st = verify(pos[1], step, json, &err);
+    } else {
+        const char *near = mc_nearest(pos[0], verbs, 3);
+        st = mc_err_set(&err, MC_E_USAGE,
+                        "ckpt: unknown verb \"%.60s\"%s%s%s; it is ls, show or "
+                        "verify",
+                        pos[0], near ? " (did you mean \"" : "", near ? near : "",
+                        near ? "\"?)" : "");
+    }
+    return st == MC_OK ? 0 : mc_say_error(&err, st);
+}

@@ -1,0 +1,381 @@
+/* cmd_train.c - `mascon train`: from a recipe to a run on this machine. Floor 8 (cli).
+ *
+ * load, check -> does it fit this machine -> run folder, lock -> what changed since the last
+ * segment -> finished already? -> new segment -> agent (forks the rank, waits) -> last line.
+ *
+ * I1  Nothing is written before the recipe is sound; nothing but the folder and its lock before the
+ *     run's history has been compared with the recipe.
+ * I2  An existing run is entered only with --resume; a finished one is left as it is: same last
+ *     line, exit 0, no new segment.
+ * I3  The exit code is the rank's when it left one, else the agent's judgement (76).
+ *
+ * Memory: the loaded recipe, until the end. Threads: main; ranks are forked from it alone. */
+#include "cli.h"
+#include "../agent/agent.h"
+#include "../base/arena.h"
+#include "../base/hash.h"
+#include "../base/log.h"
+#include "../base/pool.h"
+#include "../base/sysio.h"
+#include "../optim/optim.h"
+#include "../run/rundir.h"
+#include "../train/books.h"
+#include "../../ckpt/ckpt.h"
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+static const char about[] =
+    "Trains RECIPE on this machine and keeps everything in a run folder (default ./runs/NAME).\n"
+    "\n"
+    "An existing run is refused without --resume:\n"
+    "  --resume auto    go on from the newest whole checkpoint; start fresh when there is none\n"
+    "  --resume never   the default\n"
+    "  --resume STEP    go on from the checkpoint of that step\n"
+    "Keys that may not change on resume (model, seed, tokenizer, precision, kind of optimizer) "
+    "need\n"
+    "--allow KEY. Ctrl-C stops cleanly with a checkpoint (exit code 75); a second one at once.\n"
+    "\n"
+    "Exit codes: 0 target reached and committed, 2 recipe or usage, 3 this machine cannot, 75 "
+    "stopped\n"
+    "in order (run me again with --resume auto), 76 failed or stopped without progress, 77 a "
+    "retry\n"
+    "will not help.";
+
+struct train {
+    struct mc_cli_recipe r;
+    const char *run, *resume;
+    struct mc_arg_list allow;
+    int quiet;
+    struct mc_rundir rd;
+    struct mc_train_memory memory;
+    int threads;
+    struct mc_agent_result res;
+    int finished;
+};
+
+/* ---- does it fit? ---- */
+
+static int64_t number_in(const char *path, const char *key)
+{
+    char *text;
+    size_t n;
+    int64_t v = -1;
+    if (mc_sys_read_file(path, 1 << 16, &text, &n, NULL) != MC_OK)
+        return -1;
+    const char *at = key ? strstr(text, key) : text;
+    char *end;
+    if (at) {
+        at += key ? strlen(key) : 0;
+        v = strtoll(at, &end, 10);
+        if (end == at) /* "max" */
+            v = -1;
+    }
+    mc_free(text);
+    return v;
+}
+
+static mc_status check_memory(const struct train *t, struct mc_err *err)
+{
+    int64_t free_bytes = number_in("/proc/meminfo", "MemAvailable:") * 1024;
+    int64_t limit = number_in("/sys/fs/cgroup/memory.max", NULL);
+    int64_t used = number_in("/sys/fs/cgroup/memory.current", NULL);
+    int64_t cache = number_in("/sys/fs/cgroup/memory.stat", "\nfile ");
+    if (limit > 0 && used >= 0) { /* page cache is given back when asked for */
+        int64_t room = limit - used + (cache > 0 ? cache : 0);
+        if (free_bytes < 0 || room < free_bytes)
+            free_bytes = room;
+    }
+    if (free_bytes < 0 || t->memory.total <= (size_t)free_bytes)
+        return MC_OK;
+    char need[32], have[32];
+    mc_say_bytes((double)t->memory.total, need);
+    mc_say_bytes((double)free_bytes, have);
+    return mc_err_set(
+        err, MC_E_MACHINE,
+        "this run needs %s of memory and %s are free here; take a smaller batch.micro "
+        "or model (mascon explain shows what takes how much), or a larger machine",
+        need, have);
+}
+
+static mc_status check_disk(const struct train *t, struct mc_err *err)
+{
+    struct statvfs v;
+    size_t need = t->memory.params + t->memory.optim;
+    if (statvfs(t->rd.path, &v) == -1) /* cannot be told: the save will */
+        return MC_OK;
+    double have = (double)v.f_bavail * (double)v.f_frsize;
+    if (have >= (double)need)
+        return MC_OK;
+    char n[32], h[32];
+    mc_say_bytes((double)need, n);
+    mc_say_bytes(have, h);
+    return mc_err_set(err, MC_E_MACHINE,
+                      "%s: one checkpoint takes %s and the disk has %s free; make room or use "
+                      "another --run",
+                      t->rd.path, n, h);
+}
+
+/* ---- the run's history ---- */
+
+static int resuming(const struct train *t)
+{
+    return t->resume && strcmp(t->resume, "never") != 0;
+}
+
+static mc_status enter_run(struct train *t, struct mc_err *err)
+{
+    int64_t step;
+    int by_step = resuming(t) && strcmp(t->resume, "auto") != 0;
+    if (by_step && (!mc_args_i64(t->resume, &step) || step < 0))
+        return mc_err_set(err, MC_E_USAGE, "--resume is auto, never or a step, not \"%.60s\"",
+                          t->resume);
+    MC_TRY(mc_rundir_open(t->run, !by_step, &t->rd, err));
+    if (t->rd.segment > 0 && !resuming(t)) /* I2 */
+        return mc_err_set(err, MC_E_USAGE,
+                          "%s holds a run already: go on with --resume auto, or start another one "
+                          "with --run DIR",
+                          t->rd.path);
+    MC_TRY(mc_rundir_lock(&t->rd, err));
+    return check_disk(t, err);
+}
+
+static void tell_change(const struct train *t, const struct mc_recipe_change *c)
+{
+    struct mc_json j;
+    char text[2048];
+    mc_json_init_fixed(&j, text, sizeof text - 1);
+    mc_json_open(&j, NULL, '{');
+    mc_json_str(&j, "path", c->path);
+    mc_json_str(&j, "was", c->was);
+    mc_json_str(&j, "now", c->now);
+    mc_json_close(&j, '}');
+    if (!j.failed) {
+        text[j.len - 1] = '\0';
+        mc_rundir_event(&t->rd, "changed", text + 1, NULL);
+    }
+    mc_log(MC_LOG_WARN, "%s changed since the last segment: was %s, now %s", c->path, c->was,
+           c->now);
+}
+
+enum { MAX_CHANGES = 64 };
+static mc_status compare(struct train *t, struct mc_err *err)
+{
+    static struct mc_recipe_change change[MAX_CHANGES];
+    char path[1100];
+    struct mc_recipe_box *was;
+    int n = 0;
+    if (t->rd.segment == 0)
+        return MC_OK;
+    MC_TRY(mc_rundir_segment_file(&t->rd, t->rd.segment, "resolved.json", path, err));
+    MC_TRY(mc_recipe_read_json(path, &was, err));
+    mc_status st = mc_recipe_compare(mc_recipe_of(was), t->r.recipe, t->allow.v, t->allow.n, change,
+                                     MAX_CHANGES, &n, &t->r.problems, err);
+    mc_recipe_destroy(was);
+    if (t->r.problems.n > 0)
+        return MC_E_RECIPE;
+    MC_TRY(st);
+    for (int i = 0; i < n; i++)
+        tell_change(t, &change[i]);
+    return MC_OK;
+}
+
+/* Is the newest whole checkpoint at the target? Then its books are the answer (I2). */
+static mc_status look_for_end(struct train *t, struct mc_err *err)
+{
+    char dir[1100];
+    struct mc_ckpt_info *l = NULL;
+    int n = 0, i;
+    if (!resuming(t) || strcmp(t->resume, "auto") != 0)
+        return MC_OK;
+    MC_TRY(mc_rundir_file(&t->rd, "ckpt", dir, err));
+    MC_TRY(mc_ckpt_list(dir, &l, &n, err));
+    for (i = n - 1; i >= 0 && !l[i].whole; i--)
+        ;
+    mc_status st = MC_OK;
+    if (n > 0 && i < 0)
+        st = mc_err_set(err, MC_E_CORRUPT,
+                        "%s: none of its %d checkpoints is whole (%s: %s); restore one from a "
+                        "copy, or start a new run with another --run",
+                        dir, n, l[n - 1].path, l[n - 1].why);
+    struct mc_ckpt *c = NULL;
+    struct mc_books *b = i >= 0 ? mc_alloc(sizeof *b, "books") : NULL;
+    if (b && mc_ckpt_open(l[i].path, &c, NULL) == MC_OK &&
+        mc_books_read(mc_ckpt_books(c), NULL, b, NULL, NULL) == MC_OK &&
+        mc_target_reached(&t->r.recipe->steps, &b->at)) {
+        t->finished = 1;
+        t->res = (struct mc_agent_result){.exit_code = 0,
+                                          .step = b->at.steps,
+                                          .loss = b->loss,
+                                          .weights_hash = b->weights_hash,
+                                          .result_valid = 1};
+    }
+    if (c)
+        mc_ckpt_close(c);
+    mc_free(b);
+    mc_free(l);
+    return st;
+}
+
+/* ---- start ---- */
+
+static mc_status new_segment(struct train *t, struct mc_err *err)
+{
+    struct mc_json j;
+    char map[512], host[200] = "localhost";
+    gethostname(host, sizeof host - 1);
+    snprintf(map, sizeof map,
+             "rank\thost\tdevice\ttp\tcp\tep\tdp\tpp\n0\t%s\tcpu:0\t0\t0\t0\t0\t0\n", host);
+    mc_json_init_grow(&j);
+    j.pretty = 1;
+    mc_recipe_write_json(t->r.recipe, &j);
+    mc_status st = j.failed ? mc_err_set(err, MC_E_NOMEM, "no memory for the recipe's text")
+                            : mc_rundir_new_segment(&t->rd, t->r.loaded.text, j.buf, map, err);
+    mc_json_fini(&j);
+    return mc_err_trail(err, st, __FILE__, __LINE__);
+}
+
+static mc_status start(struct train *t, struct mc_err *err)
+{
+    char exe[1024], threads[16];
+    const char *arg[12];
+    int n = 0;
+    MC_TRY(mc_exe_find(exe, err));
+    MC_TRY(new_segment(t, err));
+    snprintf(threads, sizeof threads, "%d", t->threads);
+    arg[n++] = "--resume";
+    arg[n++] = resuming(t) ? t->resume : "fresh";
+    arg[n++] = "--base";
+    arg[n++] = t->r.loaded.base_dir;
+    arg[n++] = "--threads";
+    arg[n++] = threads;
+    if (t->quiet)
+        arg[n++] = "--quiet";
+    else if (isatty(STDERR_FILENO))
+        arg[n++] = "--progress";
+    arg[n] = NULL;
+    if (!t->quiet)
+        mc_log(MC_LOG_INFO, "%s: run %s, segment %d", t->r.recipe->name, t->rd.path, t->rd.segment);
+    struct mc_agent_run run = {
+        .rd = &t->rd, .nranks = 1, .threads_per_rank = t->threads, .exe = exe, .rank_args = arg};
+    return mc_agent_run(&run, &t->res, err);
+}
+
+static mc_status run(struct train *t, struct mc_err *err)
+{
+    MC_TRY(mc_train_plan(t->r.recipe, t->threads, &t->memory, err));
+    MC_TRY(check_memory(t, err));
+    MC_TRY(enter_run(t, err));
+    MC_TRY(compare(t, err));
+    MC_TRY(look_for_end(t, err));
+    if (!t->finished)
+        MC_TRY(start(t, err));
+    return MC_OK;
+}
+
+/* ---- the last line ---- */
+
+static void last_line_json(const struct train *t, int code)
+{
+    struct mc_json j;
+    char hex[17];
+    mc_hash_hex(t->res.weights_hash, hex);
+    mc_json_init_grow(&j);
+    mc_json_open(&j, NULL, '{');
+    mc_json_i64(&j, "exit", code);
+    mc_json_i64(&j, "step", t->res.step);
+    if (t->res.result_valid) {
+        mc_json_f64(&j, "loss", t->res.loss);
+        mc_json_str(&j, "weights_hash", hex);
+    } else {
+        mc_json_null(&j, "loss");
+        mc_json_null(&j, "weights_hash");
+    }
+    mc_json_str(&j, "run", t->rd.path[0] ? t->rd.path : t->run);
+    if (t->res.message[0])
+        mc_json_str(&j, "message", t->res.message);
+    mc_json_close(&j, '}');
+    mc_say_json(&j);
+}
+
+static void last_words(const struct train *t, int code)
+{
+    char hex[17];
+    mc_hash_hex(t->res.weights_hash, hex);
+    if (code == 0) {
+        printf("%s: step %lld, loss %.6f, weights %s, run %s\n",
+               t->finished ? "finished already" : "done", (long long)t->res.step, t->res.loss, hex,
+               t->rd.path);
+        return;
+    }
+    if (t->res.message[0])
+        fprintf(stderr, "mascon: %s\n", t->res.message);
+    printf("exit %d after step %lld, run %s%s\n", code, (long long)t->res.step, t->rd.path,
+           code == 75   ? "; go on with --resume auto"
+           : code == 76 ? "; a retry with --resume auto may help"
+                        : "");
+}
+
+int mc_cmd_train(int argc, char **argv)
+{
+    static struct train t;
+    char dir[256];
+    t.rd.lock_fd = -1;
+    const struct mc_arg arg[] = {
+        {"--run", "DIR", "the run folder (default ./runs/NAME)", MC_ARG_STR, &t.run, 0, 0},
+        {"--resume", "HOW", "auto, never or a step", MC_ARG_STR, &t.resume, 0, 0},
+        {"--allow", "KEY", "let a frozen key change on resume (repeatable)", MC_ARG_LIST, &t.allow,
+         0, 0},
+        {"--set", "KEY=VALUE", "change a key after loading (repeatable)", MC_ARG_LIST, &t.r.set, 0,
+         0},
+        {"--device", "D", "cpu or cuda", MC_ARG_STR, &t.r.device, 0, 0},
+        {"--ranks", "N", "processes on this machine (default: what the recipe says)", MC_ARG_I64,
+         &t.r.ranks, 1, 1 << 20},
+        {"--quiet", NULL, "no log lines", MC_ARG_FLAG, &t.quiet, 0, 0},
+        {"--json", NULL, "the last line of stdout in JSON", MC_ARG_FLAG, &t.r.json, 0, 0},
+    };
+    struct mc_args a = {.usage = "mascon train RECIPE [--run DIR] [--resume auto|never|STEP] "
+                                 "[options]",
+                        .about = about,
+                        .arg = arg,
+                        .nargs = sizeof arg / sizeof *arg,
+                        .pos = &t.r.path,
+                        .min_pos = 1,
+                        .max_pos = 1};
+    int rc = mc_args_parse(&a, argc, argv);
+    if (rc != MC_ARGS_GO)
+        return rc;
+    t.r.for_train = 1;
+    t.threads = mc_pool_default_threads(1);
+    rc = mc_cli_load(&t.r);
+    if (rc == 0) {
+        struct mc_err err = {0};
+        if (!t.quiet)
+            mc_say_notes(&t.r.notes);
+        if (!t.run) {
+            snprintf(dir, sizeof dir, "runs/%s", t.r.recipe->name);
+            t.run = dir;
+        }
+        mc_status st = run(&t, &err);
+        rc = st == MC_OK ? t.res.exit_code : mc_status_exit_code(st); /* I3 */
+        if (st == MC_E_RECIPE && t.r.problems.n > 0)
+            mc_say_problems(&t.r.problems);
+        else if (st != MC_OK)
+            snprintf(t.res.message, sizeof t.res.message, "%.1000s", err.msg);
+        if (t.r.json) {
+            if (rc != 0 && t.res.message[0])
+                fprintf(stderr, "mascon: %s\n", t.res.message);
+            last_line_json(&t, rc);
+        } else if (st == MC_OK) {
+            last_words(&t, rc);
+        } else if (t.res.message[0]) {
+            fprintf(stderr, "mascon: %s\n", t.res.message);
+        }
+    }
+    mc_rundir_close(&t.rd);
+    mc_cli_unload(&t.r);
+    return rc;
+}
