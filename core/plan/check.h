@@ -3,17 +3,26 @@
 #pragma once
 #include "../recipe/recipe.h"
 
+struct mc_train_memory;
 struct mc_check_cfg {
-    int ranks; /* 0: from cluster, else dp = 1 (a note says so) */
+    int ranks; /* 0: nodes x per_node, else from cluster, else dp = 1 (a note says so) */
     int nodes, per_node;
-    int for_train; /* 1: refuse declared/required data */
-    const char *base_dir;
+    int for_train; /* 1: refuse what this version cannot train: declared/required data, more than
+                      one rank, ... */
+    int threads;   /* of one rank, for the memory plan; 0: 1 */
+    const char *base_dir; /* relative data paths start here; NULL: paths are not looked at */
+    /* mc_train_plan(); NULL: memory is not checked */
+    mc_status (*memory)(const struct mc_recipe *r, int threads, struct mc_train_memory *m,
+                        struct mc_err *err);
 };
+enum { MC_CHECK_NOTES = 24 };
 struct mc_check_notes {
     int n;
-    char note[16][240];
+    char note[MC_CHECK_NOTES][240];
 };
-/* Adds to problems; also resolves what depends on several keys (lr units to one, lr.end from steps,
- * dp auto, vocab from the tokenizer) in place and records origins. */
+/* Adds to problems; also resolves what depends on several keys (lr units to one, lr.stop from
+ * steps, dp auto) in place and records origins. May be called again, after a function-valued batch
+ * was tabulated or a key changed. MC_E_RECIPE when it added problems; MC_E_MACHINE when the only
+ * one is that this machine (for_train) has too little memory. */
 mc_status mc_check(struct mc_recipe_box *box, const struct mc_check_cfg *cfg,
                    struct mc_problems *problems, struct mc_check_notes *notes, struct mc_err *err);

@@ -84,7 +84,8 @@ struct mc_ramp_point {
     int64_t global;
 };
 struct mc_batch_cfg {
-    int64_t global, micro;
+    int64_t global, micro; /* global 0: `function` not tabulated yet */
+    int function; /* batch.global was given as a function: the caller fills ramp + global */
     int nramp;
     struct mc_ramp_point ramp[MC_MAX_RAMP];
 };
@@ -218,6 +219,8 @@ struct mc_problems {
     int n, cap, dropped;
     struct mc_problem *p;
 }; /* mc_problems_fini frees */
+/* Control characters become '?'. The same problem said again is dropped silently; past 200 they are
+ * only counted in `dropped`. */
 void mc_problems_add(struct mc_problems *ps, const char *path, const char *file, int line,
                      const char *hint, const char *fmt, ...) __attribute__((format(printf, 6, 7)));
 void mc_problems_fini(struct mc_problems *ps);
@@ -235,10 +238,21 @@ mc_status mc_recipe_bind(const struct mc_value *root, struct mc_problems *proble
 mc_status mc_recipe_bind_model(const struct mc_value *root, struct mc_problems *problems,
                                struct mc_model_cfg *out, struct mc_err *err);
 void mc_recipe_destroy(struct mc_recipe_box *box);
+/* What must hold between keys of one recipe, whatever machine it meets. Adds to problems; checks
+ * that stand on a key already found wrong are left out. mc_recipe_bind() runs it when it found
+ * problems itself, so that all come in one run; else mc_check() does. */
+void mc_recipe_cross(const struct mc_recipe_box *box, struct mc_problems *problems);
+/* Brings the lr's quantities to one unit and its end to the target of `steps`. Only after
+ * mc_recipe_cross() found nothing; done twice it changes nothing. */
+void mc_recipe_resolve_lr(struct mc_recipe_box *box);
+/* A function-valued lr, evaluated for steps 1 .. n: values are copied, the box owns the copy. */
+mc_status mc_recipe_set_lr_table(struct mc_recipe_box *box, int64_t n, const double *values,
+                                 struct mc_err *err);
 struct mc_recipe *mc_recipe_of(struct mc_recipe_box *box);
 /* Origin of a bound key: "default", "recipe.lua:12", "--set", ...; NULL for no such key. */
 const char *mc_recipe_origin(const struct mc_recipe_box *box, const char *dotted);
-/* For messages about a key found wrong later: its file and line ("" and 0 when defaulted). */
+/* For messages about a key found wrong later: its file and line; a group has those of its first
+ * key, a default the recipe's file and 0. */
 void mc_recipe_where(const struct mc_recipe_box *box, const char *dotted, char file[256],
                      int *line);
 /* The caller changed a bound value (device default, dp auto, data paths): note it. */
@@ -248,10 +262,12 @@ void mc_recipe_write_json(const struct mc_recipe *r,
                           struct mc_json *j); /* canonical: sorted keys, every key */
 mc_status mc_recipe_read_json(const char *path, struct mc_recipe_box **box,
                               struct mc_err *err);  /* resolved.json; MC_E_CORRUPT */
-uint64_t mc_recipe_hash(const struct mc_recipe *r); /* XXH3 of the canonical text */
+uint64_t mc_recipe_hash(const struct mc_recipe *r); /* XXH3 of the canonical text, lines of calls
+                                                       left out; 0: no memory */
 
 /* Resume rules. For each key that differs: free -> nothing; logged -> a change record; frozen -> a
- * problem unless in allow[]. */
+ * problem unless allow[] names the key or a group that holds it. *n <= cap; where more than cap
+ * differ, the last record says how many were left out. */
 struct mc_recipe_change {
     char path[128];
     char was[256], now[256];
@@ -260,8 +276,9 @@ mc_status mc_recipe_compare(const struct mc_recipe *was, const struct mc_recipe 
                             const char *const *allow, int nallow, struct mc_recipe_change *changes,
                             int cap, int *n, struct mc_problems *problems, struct mc_err *err);
 
-/* Text for people. explain: "model.layers = 12   recipe.lua:14" a line each. doc: key NULL: all
- * rows, as Markdown. */
+/* Text for people. explain: "model.layers = 12   recipe.lua:14" a line each; with json, instead,
+ * one array of {"path","value","origin","unit","resume"} written as one whole value. doc: key NULL:
+ * all rows, as Markdown; an unknown key is MC_E_USAGE with the nearest. */
 mc_status mc_recipe_explain(const struct mc_recipe_box *box, struct mc_json *json_or_null,
                             void (*line)(void *, const char *), void *arg);
 mc_status mc_recipe_doc(const char *key_or_null, void (*line)(void *, const char *), void *arg,

@@ -18,3 +18,8 @@ int mc_units_parse(const char *s, struct mc_quantity *q, char why[128]);
 void mc_units_print(struct mc_quantity q,
                     char dst[48]);        /* "200000000 tokens", "60 min"; reads back the same */
 const char *mc_unit_name(enum mc_unit u); /* "", "steps", "samples", "tokens", "ns" */
+
+/* Memory: 1073741824 "512 MiB" "1.5 GiB" "24 GB" (KiB MiB GiB TiB: powers of 1024; kB MB GB TB: of
+ * 1000). Whole bytes below 2^53. 0 ok; -1 with a message. */
+int mc_units_parse_bytes(const char *s, int64_t *bytes, char why[128]);
+void mc_units_print_bytes(int64_t bytes, char dst[32]); /* "1.5 GiB": for people, rounded */

@@ -20,7 +20,7 @@ struct mc_value {
     int line;         /* 0: unknown */
     int n;            /* LIST, MAP */
     struct mc_value **item;
-    const char **key; /* MAP, in ascending strcmp order after mc_value_sort */
+    const char **key; /* MAP, always in ascending strcmp order */
 };
 
 struct mc_values;                         /* the pool */
@@ -35,6 +35,7 @@ mc_status mc_value_put(struct mc_values *p, struct mc_value *map, const char *ke
 struct mc_value *mc_value_get(const struct mc_value *map,
                               const char *key); /* NULL: absent or not a map */
 int mc_value_remove(struct mc_value *map, const char *key);
-/* JSON text (<= 64 MiB, depth <= 32, no duplicate keys) -> values with file = `origin`. */
+/* JSON text (<= 64 MiB, depth <= 32, at most 2^21 values, no duplicate keys, integers that a double
+ * holds exactly) -> values with file = `origin`. A top that is no object or array: MC_E_FORMAT. */
 mc_status mc_value_from_json(struct mc_values *p, const char *text, size_t n, const char *origin,
                              struct mc_value **v, struct mc_err *err);

@@ -1,0 +1,442 @@
+/* check.c - a recipe against the world it is meant for, before anything is started.
+ * Floor 6 (plan). Includes: base, recipe, par, train's memory plan (through the caller's pointer).
+ *
+ * Order: the layout against the ranks (dp "auto" is resolved first, because the batch needs it),
+ * the recipe's own cross-checks, the machine, what this version does not do, data, memory. I1  All
+ * problems come in one run; a later check is left out only where an earlier problem took its ground
+ * away. I2  A key that this version would not follow is refused for training and noted otherwise;
+ * legal no-ops are noted. Nothing is silent. I3  Nothing is started, allocated or written; files
+ * are only asked whether they exist. Memory: none. Threads: pure, but for the box that it resolves.
+ */
+#include "check.h"
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include "../base/sysio.h"
+#include "../par/layout.h"
+#include "../train/train.h"
+
+enum { MAX_RANKS = 1 << 22 };
+
+struct check {
+    struct mc_recipe_box *box;
+    struct mc_recipe *r;
+    const struct mc_check_cfg *cfg;
+    struct mc_problems *problems;
+    struct mc_check_notes *notes;
+    int world, per_node; /* per_node 0: unknown */
+    int laid_out;        /* the layout holds: dp is known */
+    int machine;         /* problems that are the machine's alone */
+};
+
+static void say(struct check *c, const char *path, const char *hint, const char *fmt, ...)
+    __attribute__((format(printf, 4, 5)));
+static void say(struct check *c, const char *path, const char *hint, const char *fmt, ...)
+{
+    char text[512], file[256];
+    va_list ap;
+    int line;
+
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    mc_recipe_where(c->box, path, file, &line);
+    mc_problems_add(c->problems, path, file, line, hint, "%s", text);
+}
+
+static void note(struct check *c, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+static void note(struct check *c, const char *fmt, ...)
+{
+    struct mc_check_notes *t = c->notes;
+    char text[240];
+    va_list ap;
+
+    if (!t)
+        return;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    for (int i = 0; i < t->n; i++)
+        if (strcmp(t->note[i], text) == 0)
+            return;
+    if (t->n == MC_CHECK_NOTES) {
+        snprintf(t->note[MC_CHECK_NOTES - 1], sizeof text, "... and more notes");
+        return;
+    }
+    memcpy(t->note[t->n++], text, sizeof text);
+}
+
+/* What this version does not do (I2). */
+static void refuse(struct check *c, const char *path, const char *hint, const char *what)
+{
+    if (c->cfg->for_train)
+        say(c, path, hint, "%s", what);
+    else
+        note(c, "%s: %s", path, what);
+}
+
+static int given(const struct check *c, const char *path)
+{
+    const char *o = mc_recipe_origin(c->box, path);
+
+    return o && strncmp(o, "default", 7) != 0;
+}
+
+/* ---- Layout --------------------------------------------------------------------------------- */
+
+/* Ranks of the whole job; 0 with a problem said. */
+static int64_t world_of(struct check *c, int64_t model_ranks)
+{
+    const struct mc_check_cfg *cfg = c->cfg;
+    const struct mc_cluster_cfg *k = &c->r->cluster;
+    int64_t world;
+
+    c->per_node = cfg->per_node > 0 ? cfg->per_node : (int)k->per_node;
+    if (cfg->ranks > 0)
+        return cfg->ranks;
+    if (cfg->nodes > 0 || k->nodes > 0) {
+        int64_t nodes = cfg->nodes > 0 ? cfg->nodes : k->nodes;
+        if (c->per_node == 0) {
+            say(c, "cluster.per_node", "or --per-node",
+                "required with %" PRId64 " nodes: ranks of one node", nodes);
+            return 0;
+        }
+        world = nodes * c->per_node;
+        if (cfg->nodes == 0)
+            note(c, "ranks: %" PRId64 ", from cluster: %" PRId64 " nodes x %d", world, nodes,
+                 c->per_node);
+        return world;
+    }
+    world = model_ranks * (c->r->parallel.dp > 0 ? c->r->parallel.dp : 1);
+    if (c->r->parallel.dp == 0)
+        note(c,
+             "ranks: %" PRId64
+             ", as neither --ranks, --nodes nor cluster says otherwise: parallel.dp = 1",
+             world);
+    else
+        note(c, "ranks: %" PRId64 ", from parallel", world);
+    return world;
+}
+
+/* A tensor-parallel group talks inside every layer: it must not leave its node. */
+static void check_nodes(struct check *c, const struct mc_layout *l)
+{
+    int tp = l->size[MC_AXIS_TP], coord[MC_NAXES];
+    int64_t span = (int64_t)(tp - 1) * l->stride[MC_AXIS_TP];
+
+    if (c->per_node == 0 || tp == 1)
+        return;
+    if (tp > c->per_node) {
+        say(c, "parallel.tp", "",
+            "%d is more than the %d ranks of a node: a tensor-parallel group lies inside one node",
+            tp, c->per_node);
+        return;
+    }
+    for (int r = 0; r < l->world; r++) {
+        mc_layout_coord(l, r, coord);
+        if (coord[MC_AXIS_TP] == 0 && r / c->per_node != (r + span) / c->per_node) {
+            say(c, "parallel.tp", "",
+                "with order %s and %d ranks a node, the tensor-parallel group of rank %d leaves "
+                "its node",
+                c->r->parallel.order, c->per_node, r);
+            return;
+        }
+    }
+}
+
+static void check_layout(struct check *c)
+{
+    struct mc_parallel_cfg *p = &c->r->parallel;
+    int64_t model_ranks = 1, world, f[4] = {p->tp, p->cp, p->ep, p->pp};
+    int size[MC_NAXES] = {0};
+    struct mc_layout l;
+    struct mc_err why = {0};
+    char origin[64];
+
+    for (int i = 0; i < 4; i++) {
+        if (f[i] > MAX_RANKS / model_ranks) {
+            say(c, "parallel", "", "tp x cp x ep x pp is beyond %d ranks", MAX_RANKS);
+            return;
+        }
+        model_ranks *= f[i];
+    }
+    if (p->dp > MAX_RANKS / model_ranks) {
+        say(c, "parallel", "", "tp x cp x ep x dp x pp is beyond %d ranks", MAX_RANKS);
+        return;
+    }
+    world = world_of(c, model_ranks);
+    if (world == 0)
+        return;
+    if (world > MAX_RANKS) {
+        say(c, "cluster", "", "%" PRId64 " ranks, at most %d", world, MAX_RANKS);
+        return;
+    }
+    size[MC_AXIS_TP] = (int)p->tp;
+    size[MC_AXIS_CP] = (int)p->cp;
+    size[MC_AXIS_EP] = (int)p->ep;
+    size[MC_AXIS_DP] = (int)p->dp;
+    size[MC_AXIS_PP] = (int)p->pp;
+    if (mc_layout_init(&l, p->order, size, (int)world, &why) != MC_OK) {
+        say(c, "parallel", "", "%s", why.msg);
+        return;
+    }
+    c->world = l.world;
+    c->laid_out = 1;
+    if (p->dp == 0) {
+        p->dp = l.size[MC_AXIS_DP];
+        snprintf(origin, sizeof origin, "auto: of %d ranks", l.world);
+        mc_recipe_set_origin(c->box, "parallel.dp", origin);
+    }
+    check_nodes(c, &l);
+}
+
+/* ---- The machine and this version ------------------------------------------------------------ */
+
+static void check_numbers(struct check *c)
+{
+    const struct mc_recipe *r = c->r;
+
+    if (r->device == MC_DEVICE_CUDA)
+        refuse(c, "device", "device = \"cpu\"",
+               "this build computes on CPUs; \"cuda\" can be checked and planned only");
+    else if (r->precision == MC_BF16)
+        say(c, "precision", "precision = \"fp32\"",
+            "this version trains fp32 and fp64 on CPUs, not bf16");
+    if (r->device == MC_DEVICE_CUDA && r->precision == MC_F64)
+        say(c, "precision", "", "fp64 is the proof precision of CPUs, not of cuda");
+}
+
+static void check_version(struct check *c)
+{
+    const struct mc_recipe *r = c->r;
+    const struct mc_parallel_cfg *p = &r->parallel;
+
+    if (c->laid_out && c->world > 1 && c->cfg->for_train)
+        say(c, "parallel", "",
+            "this version trains on one rank, not on %d; check and plan accept the layout",
+            c->world);
+    else if (c->laid_out && c->world > 1)
+        note(c, "parallel: the layout of %d ranks holds; this version trains on one rank",
+             c->world);
+    if (p->ep > 1)
+        refuse(c, "parallel.ep", "", "this version has no expert parallel");
+    if (p->cp > 1)
+        refuse(c, "parallel.cp", "", "this version has no context parallel");
+    if (r->checkpoint.async)
+        refuse(c, "checkpoint.async", "async = false",
+               "this version writes checkpoints while training waits");
+    if (r->checkpoint.weights == MC_WEIGHTS_REBUILD)
+        refuse(c, "checkpoint.weights", "weights = \"store\"",
+               "this version stores the weights in every checkpoint");
+    if (r->restart.max > 0)
+        refuse(c, "restart.max", "max = \"auto\"",
+               "this version does not restart by itself: run the command again with --resume auto");
+    if (r->restart.confirm)
+        refuse(c, "restart.mode", "mode = \"auto\"",
+               "this version does not restart by itself, so there is nothing to confirm");
+    for (int i = 0; i < r->nhooks; i++)
+        if (r->hook[i].nallow > 0) {
+            char path[32], what[200];
+            snprintf(path, sizeof path, "hooks[%d].allow", i + 1);
+            snprintf(what, sizeof what, "this version grants hooks nothing (\"%.90s\" asked)",
+                     r->hook[i].allow[0]);
+            refuse(c, path, "leave allow out", what);
+        }
+}
+
+/* ---- Legal no-ops, said ---------------------------------------------------------------------- */
+
+static int calls_op(const struct mc_func *f, const char *op)
+{
+    for (int i = 0; i < f->ncalls; i++)
+        if (strcmp(f->call[i].op, op) == 0)
+            return 1;
+    return 0;
+}
+
+static void note_noops(struct check *c)
+{
+    const struct mc_recipe *r = c->r;
+    const struct mc_parallel_cfg *p = &r->parallel;
+    const struct mc_model_cfg *m = &r->model;
+    int drops = calls_op(&m->stem, "dropout") || calls_op(&m->head, "dropout");
+
+    for (int i = 0; i < m->nblocks; i++)
+        drops |= calls_op(&m->block[i], "dropout");
+    if (m->dropout > 0 && !drops)
+        note(c, "model.dropout has no effect: the model's functions call no dropout");
+    if (p->sp && p->tp == 1)
+        note(c, "parallel.sp has no effect at tp 1");
+    if (c->laid_out && p->dp == 1 && p->shard_optimizer)
+        note(c, "parallel.shard_optimizer has no effect at dp 1");
+    if (c->laid_out && p->dp == 1 && (p->overlap_grads || p->overlap_params))
+        note(c, "parallel.overlap has no effect at dp 1");
+    if (p->pp == 1 && p->chunks > 1)
+        note(c, "parallel.chunks has no effect at pp 1");
+    if (p->pp == 1 && strcmp(p->schedule, "one_f_one_b") != 0)
+        note(c, "parallel.schedule (%.60s) has no effect at pp 1", p->schedule);
+    if (r->anomaly.spike_factor == 0 &&
+        (given(c, "anomaly.spike") || given(c, "anomaly.spike_window")) &&
+        (r->anomaly.spike != MC_ANOMALY_SKIP || r->anomaly.spike_window != 128))
+        note(c, "anomaly.spike has no effect: spike_factor is 0");
+    if (r->checkpoint.stall_s > 0)
+        note(c, "checkpoint.stall is declared for the planner; training does not use it");
+    if (r->cluster.mtbf_h > 0)
+        note(c, "cluster.mtbf is declared for the planner; training does not use it");
+    if (r->batch.function && r->batch.global == 0)
+        note(c, "batch.global is a function: its values are checked once it has been evaluated");
+}
+
+/* ---- Data ------------------------------------------------------------------------------------ */
+
+static int data_exists(const char *base, const char *path)
+{
+    static const char *const ends[] = {"", ".bin",
+                                       ".idx"}; /* a token file is named without its end */
+    char full[2 * MC_PATH], name[MC_PATH + 8];
+
+    for (int i = 0; i < 3; i++) {
+        snprintf(name, sizeof name, "%s%s", path, ends[i]);
+        if (mc_path_join(full, sizeof full, base, name, NULL) == MC_OK && mc_sys_exists(full))
+            return 1;
+    }
+    return 0;
+}
+
+static void check_sources(struct check *c, const char *key, const struct mc_source_cfg *s, int n)
+{
+    char path[48];
+
+    for (int i = 0; i < n; i++) {
+        snprintf(path, sizeof path, "%s[%d]", key, i + 1);
+        if (!data_exists(c->cfg->base_dir, s[i].path))
+            say(c, path, "", "no such file or folder: %.200s (from %.200s)", s[i].path,
+                c->cfg->base_dir);
+    }
+}
+
+static void check_data(struct check *c)
+{
+    const struct mc_data_cfg *d = &c->r->data;
+
+    if (d->required)
+        refuse(c, "data.train", "--set data.train=FILE", "the recipe wants a text of yours");
+    if (d->declared_tokens > 0)
+        refuse(c, "data.train", "--set data.train=FILE",
+               "the data is only declared (m.data.declared): such a recipe can be planned, not "
+               "trained");
+    if (strcmp(d->tokenizer, "bytes") != 0 && d->declared_tokens == 0)
+        note(c,
+             "data.tokenizer \"%.60s\" is kept as a name: this version reads token files "
+             "(.bin/.idx) and encodes text as bytes only",
+             d->tokenizer);
+    if (c->cfg->base_dir) {
+        check_sources(c, "data.train", d->train, d->ntrain);
+        check_sources(c, "data.valid", d->valid, d->nvalid);
+    }
+}
+
+/* ---- Memory ---------------------------------------------------------------------------------- */
+
+/* MemAvailable of this host, bytes; 0: unknown. */
+static int64_t mem_available(void)
+{
+    char line[256];
+    long long kib = 0;
+    FILE *f = fopen("/proc/meminfo", "re");
+
+    if (!f)
+        return 0;
+    while (fgets(line, sizeof line, f))
+        if (sscanf(line, "MemAvailable: %lld kB", &kib) == 1)
+            break;
+    fclose(f);
+    return (int64_t)kib * 1024;
+}
+
+static void memory_text(const struct mc_train_memory *m, char dst[240])
+{
+    const struct {
+        const char *name;
+        size_t bytes;
+    } part[] = {{"weights", m->params},
+                {"gradients", m->grads + m->extra_grads},
+                {"optimizer", m->optim},
+                {"activations", m->activations},
+                {"temporary", m->temp}};
+    size_t n = 0;
+    char b[32];
+
+    mc_units_print_bytes((int64_t)m->total, b);
+    n = (size_t)snprintf(dst, 240, "%s (", b);
+    for (size_t i = 0; i < sizeof part / sizeof part[0]; i++) {
+        mc_units_print_bytes((int64_t)part[i].bytes, b);
+        n += (size_t)snprintf(dst + n, 240 - n, "%s%s %s", i ? ", " : "", part[i].name, b);
+    }
+    snprintf(dst + n, 240 - n, ")");
+}
+
+/* Only of a recipe without problems: the plan builds the model's graph. */
+static mc_status check_memory(struct check *c, struct mc_err *err)
+{
+    const struct mc_recipe *r = c->r;
+    struct mc_train_memory m = {0};
+    struct mc_err why = {0};
+    int64_t have;
+    char need[240], b[32];
+    mc_status st;
+
+    if (!c->cfg->memory || r->batch.global == 0)
+        return MC_OK;
+    if (c->world != 1) {
+        note(c, "memory: not planned for more than one rank in this version");
+        return MC_OK;
+    }
+    st = c->cfg->memory(r, c->cfg->threads > 0 ? c->cfg->threads : 1, &m, &why);
+    if (st == MC_E_RECIPE || st == MC_E_USAGE) {
+        say(c, "model", "", "%s", why.msg);
+        return MC_OK;
+    }
+    if (st != MC_OK)
+        return mc_err_set(err, st, "%s", why.msg);
+    memory_text(&m, need);
+    if (r->cluster.mem_bytes > 0 && m.total > (size_t)r->cluster.mem_bytes) {
+        mc_units_print_bytes(r->cluster.mem_bytes, b);
+        say(c, "cluster.mem", "a smaller batch.micro, or parallel.recompute = \"block\"",
+            "one rank needs %s, cluster.mem is %s", need, b);
+    }
+    have = c->cfg->for_train && r->device == MC_DEVICE_CPU ? mem_available() : 0;
+    if (have > 0 && m.total > (size_t)have) {
+        mc_units_print_bytes(have, b);
+        c->machine++;
+        say(c, "batch.micro", "a smaller batch.micro, or parallel.recompute = \"block\"",
+            "needs %s, this machine has %s available", need, b);
+    }
+    note(c, "memory of one rank: %s", need);
+    return MC_OK;
+}
+
+mc_status mc_check(struct mc_recipe_box *box, const struct mc_check_cfg *cfg,
+                   struct mc_problems *problems, struct mc_check_notes *notes, struct mc_err *err)
+{
+    struct check c = {
+        .box = box, .r = mc_recipe_of(box), .cfg = cfg, .problems = problems, .notes = notes};
+    int before = problems->n + problems->dropped, found;
+
+    check_layout(&c);
+    mc_recipe_cross(box, problems);
+    check_numbers(&c);
+    check_version(&c);
+    note_noops(&c);
+    check_data(&c);
+    if (problems->n + problems->dropped == before) {
+        mc_recipe_resolve_lr(box);
+        MC_TRY(check_memory(&c, err));
+    }
+    found = problems->n + problems->dropped - before;
+    if (found > 0)
+        return mc_err_set(err, c.machine == found ? MC_E_MACHINE : MC_E_RECIPE, "%s: %s",
+                          problems->p[problems->n - 1].path, problems->p[problems->n - 1].message);
+    return MC_OK;
+}

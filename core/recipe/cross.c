@@ -1,0 +1,388 @@
+/* cross.c - what must hold between the keys of one recipe, whatever machine it meets.
+ * Floor 1 (recipe). Includes: own folder.
+ *
+ * I1  A check is made only where all its keys are sound: one mistake, one message.
+ * I2  Nothing is changed here, mc_recipe_resolve_lr() aside: cross-checks of a sound recipe may run
+ *     any number of times.
+ * I3  Sums and products of recipe numbers are formed in a width that cannot overflow, or checked.
+ * Progress in different units is compared by: tokens = samples x seq (always), samples = steps x
+ * global (only while the global batch is constant).
+ * Memory: the stack. Threads: pure. */
+#include "recipe_int.h"
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+struct cross {
+    const struct mc_recipe_box *box;
+    const struct mc_recipe *r;
+    struct mc_problems *problems; /* NULL: be silent */
+    int found;
+};
+
+/* Are all these keys (NULL-ended) sound? (I1) */
+static int sound(const struct cross *c, ...)
+{
+    va_list ap;
+    const char *path;
+    int ok = 1;
+
+    va_start(ap, c);
+    while ((path = va_arg(ap, const char *)))
+        ok &= !c->box->origin[mc_rows_find(path)].bad;
+    va_end(ap);
+    return ok;
+}
+
+static void say(struct cross *c, const char *path, const char *hint, const char *fmt, ...)
+    __attribute__((format(printf, 4, 5)));
+static void say(struct cross *c, const char *path, const char *hint, const char *fmt, ...)
+{
+    char text[512], file[256];
+    va_list ap;
+    int line;
+
+    c->found++;
+    if (!c->problems)
+        return;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    mc_recipe_where(c->box, path, file, &line);
+    mc_problems_add(c->problems, path, file, line, hint, "%s", text);
+}
+
+/* ---- model ---------------------------------------------------------------------------------- */
+
+static int calls_op(const struct mc_func *f, const char *op)
+{
+    for (int i = 0; i < f->ncalls; i++)
+        if (strcmp(f->call[i].op, op) == 0)
+            return 1;
+    return 0;
+}
+
+static int blocks_call(const struct mc_model_cfg *m, const char *op)
+{
+    for (int i = 0; i < m->nblocks; i++)
+        if (calls_op(&m->block[i], op))
+            return 1;
+    return 0;
+}
+
+static void cross_model(struct cross *c)
+{
+    const struct mc_model_cfg *m = &c->r->model;
+    const struct mc_data_cfg *d = &c->r->data;
+
+    if (sound(c, "model.heads", "model.kv_heads", NULL) && m->kv_heads > 0 &&
+        m->heads % m->kv_heads != 0)
+        say(c, "model.kv_heads", "", "heads %" PRId64 " is not a multiple of kv_heads %" PRId64,
+            m->heads, m->kv_heads);
+    if (sound(c, "model.head_dim", "model.blocks", NULL) && m->head_dim % 2 != 0 &&
+        blocks_call(m, "rope"))
+        say(c, "model.head_dim", "", "%" PRId64 " is odd, but the block rotates pairs (rope)",
+            m->head_dim);
+    if (!sound(c, "model.vocab", "data.tokenizer", "data.declared.vocab", NULL) || m->vocab == 0)
+        return;
+    if (strcmp(d->tokenizer, "bytes") == 0 && d->declared_vocab == 0 && m->vocab < 257)
+        say(c, "model.vocab", "",
+            "%" PRId64 " is below the tokenizer's: \"bytes\" has 256 + EOS = 257 ids", m->vocab);
+    if (m->vocab < d->declared_vocab)
+        say(c, "model.vocab", "", "%" PRId64 " is below the declared tokenizer's %" PRId64,
+            m->vocab, d->declared_vocab);
+}
+
+/* ---- parallel ------------------------------------------------------------------------------- */
+
+static void divides(struct cross *c, const char *path, const char *what, int64_t n, const char *by,
+                    int64_t k)
+{
+    if (sound(c, path, NULL) && k > 0 && n % k != 0)
+        say(c, path, "", "%s %" PRId64 " is not a multiple of %s %" PRId64, what, n, by, k);
+}
+
+static void cross_parallel(struct cross *c)
+{
+    const struct mc_parallel_cfg *p = &c->r->parallel;
+    const struct mc_model_cfg *m = &c->r->model;
+
+    if (sound(c, "parallel.tp", NULL) && p->tp > 1) {
+        divides(c, "model.heads", "heads", m->heads, "parallel.tp", p->tp);
+        divides(c, "model.ffn", "ffn", m->ffn, "parallel.tp", p->tp);
+        if (sound(c, "model.kv_heads", NULL) && m->kv_heads > 0 && m->kv_heads % p->tp != 0 &&
+            p->tp % m->kv_heads != 0)
+            say(c, "model.kv_heads", "",
+                "kv_heads %" PRId64 " and parallel.tp %" PRId64
+                ": one must be a multiple of the other",
+                m->kv_heads, p->tp);
+        if (p->sp)
+            divides(c, "model.seq", "seq", m->seq, "parallel.tp (parallel.sp is on)", p->tp);
+    }
+    if (sound(c, "parallel.cp", NULL) && p->cp > 1)
+        divides(c, "model.seq", "seq", m->seq, "2 x parallel.cp", 2 * p->cp);
+    if (sound(c, "parallel.pp", "parallel.chunks", NULL) && p->pp * p->chunks > 1 && p->pp > 1)
+        divides(c, "model.layers", "layers", m->layers, "parallel.pp x chunks", p->pp * p->chunks);
+    if (sound(c, "parallel.stages", NULL) && strcmp(p->stages, "even") != 0)
+        say(c, "parallel.stages", "",
+            "must be \"even\": this version cuts layers evenly, not \"%.60s\"", p->stages);
+}
+
+static void cross_schedule(struct cross *c)
+{
+    static const char *const bundled[] = {"gpipe", "one_f_one_b", "interleaved", "zb_h1", "zb_v"};
+    const struct mc_parallel_cfg *p = &c->r->parallel;
+    size_t n = strlen(p->schedule);
+    int own =
+        strcmp(p->schedule, "function") == 0 || (n > 4 && strcmp(p->schedule + n - 4, ".lua") == 0);
+    const char *near;
+    char hint[160] = "";
+
+    if (!sound(c, "parallel.schedule", "parallel.pp", NULL))
+        return;
+    for (size_t i = 0; i < sizeof bundled / sizeof bundled[0]; i++)
+        if (strcmp(p->schedule, bundled[i]) == 0)
+            return;
+    if (own) {
+        if (p->pp > 1)
+            say(c, "parallel.schedule", "a bundled name such as \"one_f_one_b\" passes check",
+                "a schedule of one's own needs pipeline ranks, which are not in this version (pp "
+                "is %" PRId64 ")",
+                p->pp);
+        return;
+    }
+    near = mc_nearest(p->schedule, bundled, 5);
+    if (near)
+        snprintf(hint, sizeof hint, "did you mean \"%s\"?", near);
+    say(c, "parallel.schedule", hint,
+        "\"%.60s\" is no schedule: gpipe, one_f_one_b, interleaved, zb_h1, zb_v, or a .lua file",
+        p->schedule);
+}
+
+static void cross_recompute(struct cross *c)
+{
+    const struct mc_parallel_cfg *p = &c->r->parallel;
+    const struct mc_model_cfg *m = &c->r->model;
+    const char *used[64], *near;
+    int n = 0;
+
+    if (p->recompute != MC_RECOMPUTE_OPS || m->nblocks == 0 ||
+        !sound(c, "parallel.recompute", "model.blocks", NULL))
+        return;
+    for (int i = 0; i < m->nblocks; i++)
+        for (int k = 0; k < m->block[i].ncalls && n < 64; k++)
+            used[n++] = m->block[i].call[k].op;
+    for (int i = 0; i < p->nrecompute_ops; i++) {
+        char hint[160] = "";
+        if (blocks_call(m, p->recompute_ops[i]))
+            continue;
+        near = mc_nearest(p->recompute_ops[i], used, n);
+        if (near)
+            snprintf(hint, sizeof hint, "did you mean \"%s\"?", near);
+        say(c, "parallel.recompute", hint, "the model's blocks call no op \"%.60s\"",
+            p->recompute_ops[i]);
+    }
+}
+
+/* ---- batch ---------------------------------------------------------------------------------- */
+
+static void multiple(struct cross *c, const char *path, const char *what, int64_t global)
+{
+    int64_t dp = sound(c, "parallel.dp", NULL) && c->r->parallel.dp > 0 ? c->r->parallel.dp : 1;
+    int64_t micro = c->r->batch.micro, unit = micro * dp; /* both at most 2^20 (I3) */
+
+    if (!sound(c, "batch.micro", NULL) || global <= 0 || global % unit == 0)
+        return;
+    if (dp > 1)
+        say(c, path, "",
+            "%s %" PRId64 " is not a multiple of micro %" PRId64 " x dp %" PRId64 " = %" PRId64,
+            what, global, micro, dp, unit);
+    else
+        say(c, path, "", "%s %" PRId64 " is not a multiple of micro %" PRId64, what, global, micro);
+}
+
+static void cross_batch(struct cross *c)
+{
+    const struct mc_batch_cfg *b = &c->r->batch;
+    char at[48], before[48], path[40];
+
+    if (sound(c, "batch.global", NULL) &&
+        !(b->nramp > 0 && c->box->origin[mc_rows_find("batch.global")].text == NULL))
+        multiple(c, "batch.global", "global", b->global);
+    if (!sound(c, "batch.ramp", NULL) || b->nramp == 0)
+        return;
+    if (b->ramp[0].at.n != 0) {
+        mc_units_print(b->ramp[0].at, at);
+        say(c, "batch.ramp", "", "must start at 0, not at %s", at);
+    }
+    for (int i = 0; i < b->nramp; i++) {
+        snprintf(path, sizeof path, "batch.ramp[%d]", i + 1);
+        mc_units_print(b->ramp[i].at, at);
+        if (i > 0 && b->ramp[i].at.unit != b->ramp[i - 1].at.unit) {
+            say(c, path, "", "is in %s, the point before in %s: a ramp has one unit",
+                mc_unit_name(b->ramp[i].at.unit), mc_unit_name(b->ramp[i - 1].at.unit));
+        } else if (i > 0 && b->ramp[i].at.n <= b->ramp[i - 1].at.n) {
+            mc_units_print(b->ramp[i - 1].at, before);
+            say(c, path, "", "points must rise: %s is not after %s", at, before);
+        }
+        multiple(c, path, "global", b->ramp[i].global);
+    }
+    if (sound(c, "batch.global", NULL) && !b->function && b->global != b->ramp[b->nramp - 1].global)
+        say(c, "batch.global", "", "is %" PRId64 ", but the ramp ends at %" PRId64, b->global,
+            b->ramp[b->nramp - 1].global);
+}
+
+/* ---- lr ------------------------------------------------------------------------------------- */
+
+enum { NQ = MC_MAX_PIECES + 3 };
+struct lr_terms {
+    struct mc_quantity *q[NQ];
+    char path[NQ][40];
+    int n;
+};
+
+static void term(struct lr_terms *t, struct mc_quantity *q, const char *fmt, int i)
+    __attribute__((format(printf, 3, 0)));
+static void term(struct lr_terms *t, struct mc_quantity *q, const char *fmt, int i)
+{
+    t->q[t->n] = q;
+    snprintf(t->path[t->n], sizeof t->path[0], fmt, i);
+    t->n++;
+}
+
+/* In the finest unit that is used, tokens before samples before steps. 0 ok. */
+static int convert(struct cross *c, struct lr_terms *t)
+{
+    const struct mc_recipe *r = c->r;
+    enum mc_unit unit = MC_UNIT_NONE;
+    int constant = r->batch.nramp <= 1 && r->batch.global > 0, first = -1;
+
+    for (int i = 0; i < t->n; i++)
+        if (t->q[i]->n > 0 && t->q[i]->unit > unit)
+            unit = t->q[i]->unit; /* the enum is in this order */
+    for (int i = 0; i < t->n && unit != MC_UNIT_NONE; i++) {
+        struct mc_quantity *q = t->q[i];
+        if (q->n > 0 && q->unit == MC_UNIT_STEPS && unit != MC_UNIT_STEPS) {
+            if (!constant) {
+                for (int k = 0; k < t->n; k++)
+                    first = t->q[k]->n > 0 && t->q[k]->unit == unit ? k : first;
+                say(c, t->path[i], "give both in one unit",
+                    "is in steps, %s in %s: with a batch that changes they cannot be compared",
+                    t->path[first], mc_unit_name(unit));
+                return -1;
+            }
+            if (__builtin_mul_overflow(q->n, r->batch.global, &q->n))
+                q->n = INT64_MAX;
+            q->unit = MC_UNIT_SAMPLES;
+        }
+        if (q->n > 0 && q->unit == MC_UNIT_SAMPLES && unit == MC_UNIT_TOKENS &&
+            __builtin_mul_overflow(q->n, r->model.seq, &q->n))
+            q->n = INT64_MAX;
+        q->unit = unit;
+        if (q->n >> 62 != 0) { /* I3 */
+            say(c, t->path[i], "", "is beyond 2^62 %s", mc_unit_name(unit));
+            return -1;
+        }
+    }
+    return 0;
+}
+
+/* Fills *lr with the schedule in one unit, its end known. Problems are said when c asks. */
+static void resolve_lr(struct cross *c, struct mc_lr_cfg *lr)
+{
+    const struct mc_recipe *r = c->r;
+    struct lr_terms t = {.n = 0};
+    int k = lr->kind,
+        ends = k == MC_LR_LINEAR || k == MC_LR_COSINE || k == MC_LR_WSD || k == MC_LR_POWER;
+    int from_steps = ends && lr->end.n == 0;
+    char a[48], b[48];
+
+    if (k == MC_LR_TABLE)
+        return;
+    if (from_steps)
+        lr->end = r->steps;
+    if (k != MC_LR_PIECES)
+        term(&t, &lr->warmup, "lr.warmup", 0);
+    if (k == MC_LR_WSD)
+        term(&t, &lr->decay, "lr.decay", 0);
+    if (ends)
+        term(&t, &lr->end, from_steps ? "steps" : "lr.stop", 0);
+    for (int i = 0; k == MC_LR_PIECES && i < lr->npieces; i++)
+        term(&t, &lr->piece[i].until, "lr.pieces[%d].upto", i + 1);
+    if (convert(c, &t))
+        return;
+    mc_units_print(lr->end, a);
+    if (ends && lr->warmup.n >= lr->end.n) {
+        mc_units_print(lr->warmup, b);
+        say(c, "lr.warmup", "", "%s: the warm-up must end before the schedule does, at %s%s", b, a,
+            from_steps ? " (from steps)" : "");
+    } else if (k == MC_LR_WSD && lr->decay.n > lr->end.n - lr->warmup.n) {
+        mc_units_print(lr->decay, b);
+        say(c, "lr.decay", "", "%s: the decay and the warm-up do not fit before the end at %s%s", b,
+            a, from_steps ? " (from steps)" : "");
+    }
+    for (int i = 1; k == MC_LR_PIECES && i < lr->npieces; i++)
+        if (lr->piece[i].until.n <= lr->piece[i - 1].until.n) {
+            mc_units_print(lr->piece[i].until, a);
+            mc_units_print(lr->piece[i - 1].until, b);
+            say(c, t.path[i], "", "pieces must rise: %s is not after %s", a, b);
+        }
+}
+
+static void cross_lr(struct cross *c)
+{
+    struct mc_lr_cfg lr = c->r->lr;
+    int lr_sound =
+        sound(c, "lr.kind", "lr.warmup", "lr.stop", "lr.decay", "lr.pieces", "lr.values", NULL);
+
+    if (sound(c, "lr.kind", "lr.peak", "lr.floor", NULL) && lr.floor > lr.peak &&
+        lr.kind < MC_LR_PIECES) {
+        char floor_text[32], peak_text[32];
+        mc_fmt_f64(lr.floor, floor_text);
+        mc_fmt_f64(lr.peak, peak_text);
+        say(c, "lr.floor", "", "%s is above the peak %s", floor_text, peak_text);
+    }
+    if (lr_sound && c->r->steps.unit != MC_UNIT_NONE &&
+        sound(c, "batch.global", "batch.ramp", "model.seq", "steps.steps", "steps.samples",
+              "steps.tokens", NULL))
+        resolve_lr(c, &lr); /* a copy (I2) */
+}
+
+void mc_recipe_resolve_lr(struct mc_recipe_box *box)
+{
+    struct cross c = {box, &box->r, NULL, 0};
+    int from_steps = box->r.lr.end.n == 0;
+
+    resolve_lr(&c, &box->r.lr);
+    if (from_steps && box->r.lr.end.n > 0)
+        mc_recipe_set_origin(box, "lr.stop", "default: the target of steps");
+}
+
+/* ---- data, eval ----------------------------------------------------------------------------- */
+
+static void cross_data(struct cross *c)
+{
+    const struct mc_data_cfg *d = &c->r->data;
+
+    if (sound(c, "data.holdout", "data.valid", NULL) && d->holdout > 0 && d->nvalid > 0)
+        say(c, "data.holdout", "",
+            "validation comes from data.valid or from data.holdout, not from both");
+    if (sound(c, "eval.every", "data.holdout", "data.valid", "data.train", NULL) &&
+        c->r->eval.every.n > 0 && d->holdout == 0 && d->nvalid == 0 && d->declared_tokens == 0)
+        say(c, "eval.every", "data.holdout = 0.1 keeps the last tenth",
+            "there is no validation data: give data.valid or data.holdout");
+}
+
+void mc_recipe_cross(const struct mc_recipe_box *box, struct mc_problems *problems)
+{
+    struct cross c = {box, &box->r, problems, 0};
+
+    cross_model(&c);
+    cross_parallel(&c);
+    cross_schedule(&c);
+    cross_recompute(&c);
+    cross_batch(&c);
+    cross_lr(&c);
+    cross_data(&c);
+}
