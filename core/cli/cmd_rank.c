@@ -38,7 +38,7 @@ static void fill_page(struct mc_page *p, const struct mc_train_result *res, int 
 {
     if (!p)
         return;
-    snprintf(p->message, sizeof p->message, "%s", message);
+    snprintf(p->message, sizeof p->message, "%.1000s", message);
     p->exit_code = exit_code;
     p->result_step = res->step;
     p->segment_steps = res->segment_steps;

@@ -375,6 +375,8 @@ int mc_cmd_train(int argc, char **argv)
             fprintf(stderr, "mascon: %s\n", t.res.message);
         }
     }
+    if (rc != 0 && t.r.json && !t.r.recipe) /* the recipe's errors were said; the last line stays */
+        last_line_json(&t, rc);
     mc_rundir_close(&t.rd);
     mc_cli_unload(&t.r);
     return rc;

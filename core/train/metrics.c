@@ -167,27 +167,41 @@ static void say(const char *s, size_t n)
     while (k == -1 && errno == EINTR);
 }
 
+/* Non-finite numbers are "nan" in log lines, as scrapers expect, whatever their sign. */
+static void number(double x, int exponent, char dst[32])
+{
+    if (!isfinite(x))
+        strcpy(dst, "nan");
+    else if (exponent || fabs(x) >= 1e20) /* 1e300 has no room as %f */
+        snprintf(dst, 32, "%.6E", x);
+    else
+        snprintf(dst, 32, "%.3f", x);
+}
+
 void mc_metrics_log_format(const struct mc_metrics *ms, const struct mc_metric *m,
                            const char *stamp, char *dst, size_t cap)
 {
+    char loss[32], norm[32];
     double steps = ms->n > 0 ? (double)ms->n : 1.0;
-    double loss = ms->nfinite > 0 ? ms->sum_loss / (double)ms->nfinite : NAN;
+    number(ms->nfinite > 0 ? ms->sum_loss / (double)ms->nfinite : NAN, 1, loss);
+    number(m->grad_norm, 0, norm);
     snprintf(dst, cap,
              " [%s] iteration %8lld/%8lld | consumed samples: %12lld | elapsed time per iteration "
-             "(ms): %.1f | learning rate: %.6E | global batch size: %5lld | lm loss: %.6E | grad "
-             "norm: %.3f | number of skipped iterations: %3lld | number of nan iterations: %3lld |",
+             "(ms): %.1f | learning rate: %.6E | global batch size: %5lld | lm loss: %s | grad "
+             "norm: %s | number of skipped iterations: %3lld | number of nan iterations: %3lld |",
              stamp, (long long)m->step, (long long)(m->target_steps < 0 ? 0 : m->target_steps),
-             (long long)m->samples, ms->sum_ms / steps, m->lr, (long long)m->global_batch,
-             isfinite(loss) ? loss : fabs(NAN), isfinite(m->grad_norm) ? m->grad_norm : fabs(NAN),
-             (long long)ms->nskipped, (long long)ms->nnan);
+             (long long)m->samples, ms->sum_ms / steps, m->lr, (long long)m->global_batch, loss,
+             norm, (long long)ms->nskipped, (long long)ms->nnan);
 }
 
 void mc_metrics_eval_format(int64_t step, double loss, char *dst, size_t cap)
 {
-    double bounded = loss < 20 ? loss : 20; /* exp(20) is as far as the field's logs go */
-    snprintf(dst, cap,
-             " validation loss at iteration %lld | lm loss value: %.6E | lm loss PPL: %.6E |",
-             (long long)step, loss, isnan(loss) ? loss : exp(bounded));
+    char l[32], ppl[32];
+    number(loss, 1, l);
+    number(isnan(loss) ? loss : exp(loss < 20 ? loss : 20), 1, ppl); /* exp(20): as far as the
+                                                                        field's logs go */
+    snprintf(dst, cap, " validation loss at iteration %lld | lm loss value: %s | lm loss PPL: %s |",
+             (long long)step, l, ppl);
 }
 
 void mc_metrics_say(struct mc_metrics *ms, const char *text)
