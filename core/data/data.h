@@ -5,11 +5,13 @@
  * floor((n-1)/T)). With `holdout` h the stream is cut at floor(n*(1-h)): training sees tokens
  * before the cut only, validation only those after it. The order is computed, not stored: the i-th
  * draw from source s is sample permute(key(seed, s's name, epoch e), K, i mod K) with e = i div K.
- * Which source gives the j-th draw of the run: the one with the largest weight*(total+1) - taken
- * since the weights were set (ties: first). So order depends neither on train length, batch or DP,
- * nor, within a source, on other sources. I1  One 64-bit cursor per source; nothing else is state.
- * I2  Ids are checked against the vocabulary when first touched. "bytes": ids 0..255 are the bytes,
- * 256 is EOS. A folder is all regular files below it in path order, each one document. */
+ * Which source gives the j-th draw of the run: of those not ahead of their share, taken < weight *
+ * (total + 1), both counted since the weights were set, the one whose next draw is due first,
+ * (taken + 1) / weight (ties: first); so shares are exact to one sample in every prefix. So order
+ * depends neither on train length, batch or DP, nor, within a source, on other sources. I1  One
+ * 64-bit cursor per source; nothing else is state. I2  Ids are checked against the vocabulary when
+ * first touched. "bytes": ids 0..255 are the bytes, 256 is EOS. A folder is all regular files below
+ * it in path order, each one document. */
 #pragma once
 #include <stdint.h>
 #include "../base/status.h"

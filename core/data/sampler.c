@@ -5,11 +5,12 @@
  *   epoch  e = i div K
  *   sample k = permute(key(seed, name(s), e), K, i mod K)
  * so each epoch gives every sample once, in an order of its own.
- * The j-th draw of the run comes from the source with the largest
- *   w_s * (t + 1) - n_s
- * (ties: the first), w normalised to sum 1, n_s the draws from s and t all draws, both counted
- * since the weights were last set. What each source has given stays near w_s * t (within one
- * sample for the blends tested; never one more than its share), in any prefix of the run.
+ * Which source gives the next draw: w_s its weight (normalised to sum 1), n_s the draws from s and
+ * t all draws, both counted since the weights were last set. A source may be drawn while it is not
+ * ahead, n_s < w_s * (t + 1); of those the one whose next draw is due first, at (n_s + 1) / w_s
+ * (ties: the first). In every prefix of the run n_s is within one of its exact share w_s * t: this
+ * is earliest-deadline-first on one machine that is exactly full, which meets every deadline.
+ * (Taking the source that is furthest behind instead can leave one more than a sample behind.)
  *
  * I1  One cursor a source (`taken`); order within a source knows nothing of other sources, their
  *     weights, the batch, the ranks or how long the run is.
@@ -20,6 +21,7 @@
  * Threads: the draw is the control thread's; everything else is pure. */
 #include "data_int.h"
 #include <jansson.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -30,6 +32,8 @@
 mc_status mc_order_abs(const char *base, const char *path, char dst[MC_PATH], struct mc_err *err)
 {
     char all[4 * MC_PATH], cwd[MC_PATH] = "";
+    if (path[0] == 0)
+        return mc_err_set(err, MC_E_NOTFOUND, "the path of a data source is empty");
     if (path[0] != '/' && (!base || base[0] != '/') && !getcwd(cwd, sizeof cwd))
         return mc_err_sys(err, "name of the working folder");
     int n;
@@ -92,13 +96,12 @@ void mc_order_sample(const struct mc_order *o, uint64_t taken, uint64_t *index, 
 int mc_order_next(const struct mc_order *o, int n, const struct mc_cursor *c, uint64_t total)
 {
     int best = 0;
-    double most = 0;
+    double first = INFINITY;
     for (int i = 0; i < n; i++) {
-        double behind =
-            o[i].weight * ((double)total + 1) - (double)(c->taken[i] - c->phase_base[i]);
-        if (i == 0 || behind > most) {
+        double given = (double)(c->taken[i] - c->phase_base[i]), due = (given + 1) / o[i].weight;
+        if (given < o[i].weight * ((double)total + 1) && due < first) {
             best = i;
-            most = behind;
+            first = due;
         }
     }
     return best;
