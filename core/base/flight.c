@@ -37,13 +37,14 @@ void mc_flight_note(int64_t step, int64_t bytes, const char *what)
     for (size_t i = 0; i < sizeof text - 1 && what[i]; i++)
         text[i] = what[i];
     memcpy(word, text, sizeof text);
+    /* Each field is stored with release and loaded with acquire: whoever sees a new field sees the
+     * 0 before it, too. */
     __atomic_store_n(&e->seq, 0, __ATOMIC_RELAXED);
-    __atomic_thread_fence(__ATOMIC_RELEASE);
-    __atomic_store_n(&e->t_ns, mc_clock_ns(), __ATOMIC_RELAXED);
-    __atomic_store_n(&e->step, step, __ATOMIC_RELAXED);
-    __atomic_store_n(&e->bytes, bytes, __ATOMIC_RELAXED);
+    __atomic_store_n(&e->t_ns, mc_clock_ns(), __ATOMIC_RELEASE);
+    __atomic_store_n(&e->step, step, __ATOMIC_RELEASE);
+    __atomic_store_n(&e->bytes, bytes, __ATOMIC_RELEASE);
     for (size_t i = 0; i < sizeof text / 8; i++)
-        __atomic_store_n((uint64_t *)(void *)e->what + i, word[i], __ATOMIC_RELAXED);
+        __atomic_store_n((uint64_t *)(void *)e->what + i, word[i], __ATOMIC_RELEASE);
     __atomic_store_n(&e->seq, seq + 1, __ATOMIC_RELEASE);
 }
 
@@ -54,14 +55,13 @@ static int read_event(const struct mc_flight *r, uint64_t seq, struct mc_flight_
     uint64_t word[sizeof e->what / 8];
     if (__atomic_load_n(&e->seq, __ATOMIC_ACQUIRE) != seq + 1)
         return 0;
-    out->t_ns = __atomic_load_n(&e->t_ns, __ATOMIC_RELAXED);
-    out->step = __atomic_load_n(&e->step, __ATOMIC_RELAXED);
-    out->bytes = __atomic_load_n(&e->bytes, __ATOMIC_RELAXED);
+    out->t_ns = __atomic_load_n(&e->t_ns, __ATOMIC_ACQUIRE);
+    out->step = __atomic_load_n(&e->step, __ATOMIC_ACQUIRE);
+    out->bytes = __atomic_load_n(&e->bytes, __ATOMIC_ACQUIRE);
     for (size_t i = 0; i < sizeof word / 8; i++)
-        word[i] = __atomic_load_n((const uint64_t *)(const void *)e->what + i, __ATOMIC_RELAXED);
+        word[i] = __atomic_load_n((const uint64_t *)(const void *)e->what + i, __ATOMIC_ACQUIRE);
     memcpy(out->what, word, sizeof word);
     out->what[sizeof out->what - 1] = 0;
-    __atomic_thread_fence(__ATOMIC_ACQUIRE);
     out->seq = seq + 1;
     return __atomic_load_n(&e->seq, __ATOMIC_RELAXED) == seq + 1; /* I1 */
 }

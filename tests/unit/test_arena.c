@@ -11,6 +11,20 @@
 #include <unistd.h>
 #include "../../core/base/arena.h"
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+/* sanitizers otherwise end the program where calloc returns NULL */
+const char *__asan_default_options(void);
+const char *__asan_default_options(void)
+{
+    return "allocator_may_return_null=1";
+}
+const char *__tsan_default_options(void);
+const char *__tsan_default_options(void)
+{
+    return "allocator_may_return_null=1";
+}
+#endif
+
 static void alloc_is_aligned_zeroed_and_counted(void **state)
 {
     (void)state;
