@@ -50,12 +50,42 @@ struct train {
     const char *run, *resume;
     struct mc_arg_list allow;
     int quiet;
+    char base[1024]; /* the recipe's folder, absolute */
     struct mc_rundir rd;
     struct mc_train_memory memory;
     int threads;
     struct mc_agent_result res;
     int finished;
 };
+
+/* ---- paths ---- */
+
+/* Data paths become absolute: the rank, and a run folder that is moved, know no recipe folder. A
+ * trailing slash has a meaning (a folder) and is kept. */
+static mc_status absolute(const char *base, struct mc_source_cfg *s, int n, struct mc_err *err)
+{
+    for (int i = 0; i < n; i++) {
+        char path[MC_PATH];
+        MC_TRY(mc_path_join(path, sizeof path, base, s[i].path, err));
+        snprintf(s[i].path, sizeof s[i].path, "%s", path);
+    }
+    return MC_OK;
+}
+
+static mc_status settle_paths(struct train *t, struct mc_err *err)
+{
+    char *base = realpath(t->r.loaded.base_dir, NULL); /* libc's own memory */
+    if (!base)
+        return mc_err_sys(err, "the recipe's folder %s", t->r.loaded.base_dir);
+    int fits = snprintf(t->base, sizeof t->base, "%s", base) < (int)sizeof t->base;
+    free(base);
+    if (!fits)
+        return mc_err_set(err, MC_E_USAGE, "the recipe's folder: path too long");
+    struct mc_data_cfg *d = &t->r.recipe->data;
+    MC_TRY(absolute(t->base, d->train, d->ntrain, err));
+    MC_TRY(absolute(t->base, d->valid, d->nvalid, err));
+    return MC_OK;
+}
 
 /* ---- does it fit? ---- */
 
@@ -249,7 +279,7 @@ static mc_status start(struct train *t, struct mc_err *err)
     arg[n++] = "--resume";
     arg[n++] = resuming(t) ? t->resume : "fresh";
     arg[n++] = "--base";
-    arg[n++] = t->r.loaded.base_dir;
+    arg[n++] = t->base;
     arg[n++] = "--threads";
     arg[n++] = threads;
     if (t->quiet)
@@ -266,6 +296,7 @@ static mc_status start(struct train *t, struct mc_err *err)
 
 static mc_status run(struct train *t, struct mc_err *err)
 {
+    MC_TRY(settle_paths(t, err));
     MC_TRY(mc_train_plan(t->r.recipe, t->threads, &t->memory, err));
     MC_TRY(check_memory(t, err));
     MC_TRY(enter_run(t, err));
@@ -289,7 +320,7 @@ static void last_line_json(const struct train *t, int code)
     mc_json_i64(&j, "step", t->res.step);
     if (t->res.result_valid) {
         mc_json_f64(&j, "loss", t->res.loss);
-        mc_json_str(&j, "weights_hash", hex);
+        mc_json_str(&j, "weights_hash", t->res.weights_hash ? hex : NULL); /* 0: none loaded */
     } else {
         mc_json_null(&j, "loss");
         mc_json_null(&j, "weights_hash");
