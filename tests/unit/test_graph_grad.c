@@ -1,0 +1,209 @@
+/* test_graph_grad.c - gradients of whole models by finite differences, in fp64, at odd sizes.
+ * links: mc_graph
+ *
+ * Central differences of the loss in sampled elements of every parameter, h = 1e-5: truncation ~ h^2,
+ * cancellation ~ 1e-16 / h, so 1e-7 (of the largest gradient of the tensor, or 1e-2 of the largest of
+ * all) is a test of the formulas alone. Shapes: T 1, 7, 129; heads 1, 3; head sizes 5 (without rope), 6;
+ * vocabulary 257; a model of every op. */
+#include "graph_help.h"
+
+enum { MAX_ROWS = 512, SAMPLES = 6 };
+
+struct batch {
+    struct mc_microbatch mb;
+    int32_t tokens[MAX_ROWS], targets[MAX_ROWS];
+    int64_t row[MAX_ROWS], n;
+};
+static void make_batch(struct batch *x, int64_t b, int64_t t, int64_t vocab)
+{
+    assert_true(b * t <= MAX_ROWS);
+    x->n = formula_batch(3, b * t, vocab, x->tokens, x->targets);
+    for (int64_t i = 0; i < b * t; i++)
+        x->row[i] = 1000 + i;
+    if (x->n == 0) {
+        x->targets[0] = 1;
+        x->n = 1;
+    }
+    x->mb = (struct mc_microbatch){
+        .b = b, .t = t, .tokens = x->tokens, .targets = x->targets, .logical_row = x->row};
+}
+
+static double loss_of(struct rig *r, const struct batch *x)
+{
+    double sum = 0;
+    mc_graph_forward(r->g, 0, &x->mb, 5, &sum);
+    return sum / (double)x->n;
+}
+
+/* Element i of p near its largest gradient first, then spread. */
+static int64_t sample(const struct rig *r, const struct mc_param *p, int s)
+{
+    int64_t best = 0;
+    if (s > 0)
+        return (int64_t)(mix(name_hash(p->name) + (uint64_t)s) % (uint64_t)p->count);
+    for (int64_t k = 1; k < p->count; k++)
+        if (fabs(get(r, r->b.grads, p->offset + k)) > fabs(get(r, r->b.grads, p->offset + best)))
+            best = k;
+    return best;
+}
+
+static void check_model(struct model *m, int64_t b, int64_t t, const struct mc_graph_opt *opt)
+{
+    static struct batch x;
+    struct rig r = rig_open(m, MC_GRAPH_TRAIN, b, t, 2, 1, opt);
+    double top = 0, worst = 0;
+    make_batch(&x, b, t, m->r.model.vocab);
+    formula_weights(&r);
+    step_once(&r, &x.mb, x.n, 5);
+    for (int64_t i = 0; i < mc_graph_flat_count(r.g); i++)
+        top = fmax(top, fabs(get(&r, r.b.grads, i)));
+    assert_true(top > 1e-3);
+    for (int i = 0; i < mc_graph_nparams(r.g); i++) {
+        const struct mc_param *p = mc_graph_param(r.g, i);
+        double scale = 1e-2 * top;
+        for (int64_t k = 0; k < p->count; k++)
+            scale = fmax(scale, fabs(get(&r, r.b.grads, p->offset + k)));
+        for (int s = 0; s < SAMPLES; s++) {
+            int64_t at = p->offset + sample(&r, p, s);
+            const double h = 1e-5, w = get(&r, r.b.params, at);
+            put(&r, r.b.params, at, w + h);
+            double up = loss_of(&r, &x);
+            put(&r, r.b.params, at, w - h);
+            double down = loss_of(&r, &x);
+            put(&r, r.b.params, at, w);
+            double e = fabs((up - down) / (2 * h) - get(&r, r.b.grads, at)) / scale;
+            if (!(e <= 1e-7))
+                fail_msg("%s[%lld]: differs by %g", p->name, (long long)(at - p->offset), e);
+            worst = fmax(worst, e);
+        }
+    }
+    print_message("  b %lld t %lld: worst %.1e\n", (long long)b, (long long)t, worst);
+    rig_close(&r);
+}
+
+static void gpt2_gradients_at_odd_sizes(void **st)
+{
+    static const struct sizes s[] = {{1, 5, 1, 1, 5, 7, 257, 1},
+                                     {2, 15, 3, 3, 5, 11, 31, 7},
+                                     {1, 15, 3, 1, 5, 9, 257, 129}};
+    (void)st;
+    for (int i = 0; i < 3; i++) {
+        struct model *m = gpt2(&s[i], 0);
+        check_model(m, i == 2 ? 1 : 3, s[i].seq, NULL);
+        mc_free(m);
+    }
+}
+
+static void llama_gradients_at_odd_sizes(void **st)
+{
+    static const struct sizes s[] = {{1, 6, 1, 1, 6, 7, 257, 1},
+                                     {2, 18, 3, 1, 6, 11, 31, 7},
+                                     {1, 7, 3, 3, 6, 9, 257, 129}};
+    (void)st;
+    for (int i = 0; i < 3; i++) {
+        struct model *m = llama(&s[i]);
+        check_model(m, i == 2 ? 1 : 2, s[i].seq, NULL);
+        mc_free(m);
+    }
+}
+
+static void gradients_with_dropout(void **st)
+{
+    const struct sizes s = {2, 15, 3, 3, 5, 11, 31, 7};
+    struct model *m = gpt2(&s, 0.3);
+    (void)st;
+    check_model(m, 3, 7, NULL);
+    mc_free(m);
+}
+
+/* Every remaining op, and values used three times, by both inputs of one add, and by fused linears
+ * whose outputs go straight into the stream (their shared gradient must be copied side by side). */
+static struct model *odd_model(void)
+{
+    const struct sizes s = {2, 12, 2, 2, 6, 12, 29, 7};
+    struct model *m = model_new(&s);
+    struct fn *f = &m->stem;
+    int x, a, b, h;
+    call(f, "embedding", "embed", 1, 0, 0, 0);
+    f = &m->block;
+    h = call(f, "layernorm", "n", 1, 0, 0, 0);
+    a = linear(f, "a", h, 12, "none", 1);
+    b = linear(f, "b", h, 12, "none", 1);
+    x = call(f, "add", "", 2, a, b, 0);      /* both in one fused pair, gradient shared */
+    x = call(f, "add", "", 2, 0, x, 0);
+    a = call(f, "silu", "", 1, x, 0, 0);
+    b = call(f, "gelu", "", 1, x, 0, 0);
+    num(f, "erf", 1);
+    a = call(f, "swiglu", "", 2, a, b, 0);
+    b = call(f, "scale", "", 1, a, 0, 0);
+    num(f, "s", -0.75);
+    b = call(f, "add", "", 2, b, b, 0); /* the same value twice */
+    b = call(f, "relu", "", 1, b, 0, 0);
+    a = linear(f, "c", a, 12, "none", 0);
+    a = call(f, "add", "", 2, a, h, 0);
+    a = call(f, "add", "", 2, a, b, 0);
+    call(f, "add", "", 2, x, a, 0);
+    f = &m->head;
+    h = call(f, "rmsnorm", "final_norm", 1, 0, 0, 0);
+    a = call(f, "linear", "head", 1, h, 0, 0);
+    str(f, "tied", "embed.weight");
+    b = call(f, "linear", "head2", 1, h, 0, 0); /* three uses of the embedding */
+    str(f, "tied", "embed.weight");
+    b = call(f, "scale", "", 1, b, 0, 0);
+    num(f, "s", 0.5);
+    call(f, "add", "", 2, a, b, 0);
+    seal(m);
+    return m;
+}
+
+static void gradients_of_every_op_and_of_values_used_often(void **st)
+{
+    static const struct mc_graph_opt opts[] = {{0, 0}, {1, 0}, {0, 1}};
+    struct model *m = odd_model();
+    (void)st;
+    for (int i = 0; i < 3; i++)
+        check_model(m, 2, 7, &opts[i]);
+    for (int i = MC_RECOMPUTE_BLOCK; i <= MC_RECOMPUTE_OPS; i++) {
+        m->r.parallel.recompute = (enum mc_recompute)i;
+        m->r.parallel.nrecompute_ops = 3;
+        strcpy(m->r.parallel.recompute_ops[0], "swiglu");
+        strcpy(m->r.parallel.recompute_ops[1], "linear");
+        strcpy(m->r.parallel.recompute_ops[2], "layernorm");
+        check_model(m, 2, 7, NULL);
+    }
+    mc_free(m);
+}
+
+static void all_targets_masked_gives_zero_loss_and_gradients(void **st)
+{
+    static struct batch x;
+    const struct sizes s = {2, 15, 3, 3, 5, 11, 31, 7};
+    struct model *m = gpt2(&s, 0);
+    struct rig r = rig_open(m, MC_GRAPH_TRAIN, 2, 7, 2, 1, NULL);
+    (void)st;
+    make_batch(&x, 2, 7, 31);
+    for (int i = 0; i < 14; i++)
+        x.targets[i] = -1;
+    formula_weights(&r);
+    double sum = 0;
+    mc_graph_forward(r.g, 0, &x.mb, 1, &sum);
+    mc_graph_zero_grads(r.g);
+    mc_graph_backward(r.g, 0, &x.mb, 1, 1.0);
+    mc_graph_finish_grads(r.g);
+    assert_true(sum == 0);
+    for (int64_t i = 0; i < mc_graph_flat_count(r.g); i++)
+        assert_true(get(&r, r.b.grads, i) == 0);
+    rig_close(&r);
+    mc_free(m);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(gpt2_gradients_at_odd_sizes),
+        cmocka_unit_test(llama_gradients_at_odd_sizes),
+        cmocka_unit_test(gradients_with_dropout),
+        cmocka_unit_test(gradients_of_every_op_and_of_values_used_often),
+        cmocka_unit_test(all_targets_masked_gives_zero_loss_and_gradients)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
