@@ -88,6 +88,8 @@ MC_LJMP static int body_run(lua_State *L)
     }
     lo->result =
         mc_walk_table(&lo->walk, L, 2, lo->file, mc_lines_returned(mc_vm_lines(lo->vm, lo->file)));
+    if (lo->result && lo->result->tag && !strcmp(lo->result->tag, "recipe"))
+        lo->result->tag = NULL; /* m.recipe { } and a bare table mean the same */
     return 0;
 }
 
