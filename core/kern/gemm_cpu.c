@@ -25,13 +25,16 @@
 #include "../base/clock.h"
 #include "kern_int.h"
 
-/* Measured on Zen 4 (105 GFLOP/s a core in fp32): a 256 x 576 tile costs 5 % against the product in
- * one piece, 128 x 384 costs 10 %, 64 x 384 15 %: each tile packs its own operands. A tile of
- * 4 MFLOP runs 40 us, ten times what waking a thread costs. 16 tiles keep 2, 4, 8 and 16 threads
- * even. */
+/* Measured on Zen 4 (105 GFLOP/s a core in fp32, K 128 to 1024), loss against the product in one
+ * piece: 256 x 192 5 %, 256 x 96 7 %, 128 x 96 12 %, 64 x 192 14 %, 768 x 48 10 %. Each tile packs
+ * its own operands, and short ones cost more than narrow ones. A tile of 4 MFLOP runs 40 us, ten
+ * times what waking a thread costs. 8 or 16 tiles keep 2, 4, 8 (and 16) threads even. */
 #define TILE_FLOP  4e6
+#define TILES_FEW  8
+#define MANY_FLOP  6e8 /* above: the second doubling costs little */
 #define TILES_MAX  16
-#define TILE_EDGE  128
+#define EDGE_M     192 /* rows and columns of a tile, at least, where there are more */
+#define EDGE_N     64
 #define TILE_ALIGN 16
 
 static int64_t tile_size(int64_t n, int64_t parts)
@@ -43,18 +46,16 @@ static int64_t tile_size(int64_t n, int64_t parts)
 struct mc_gemm_grid mc_gemm_cpu_grid(int64_t m, int64_t n, int64_t k)
 {
     double flop = 2.0 * (double)m * (double)n * (double)k;
-    int64_t want = flop < TILE_FLOP ? 1 : (int64_t)(flop / TILE_FLOP);
-    if (want > TILES_MAX)
-        want = TILES_MAX;
-    int64_t pm = 1, pn = 1; /* parts: halve the longer edge until there are enough tiles */
+    int64_t most = flop < MANY_FLOP ? TILES_FEW : TILES_MAX;
+    int64_t want = flop < (double)most * TILE_FLOP ? (int64_t)(flop / TILE_FLOP) : most;
+    int64_t pm = 1, pn = 1; /* parts: double them until there are enough tiles */
     while (pm * pn * 2 <= want) {
         int64_t em = m / pm, en = n / pn;
-        if (em >= en && em >= 2 * TILE_EDGE)
+        int can_m = em >= 2 * EDGE_M, can_n = en >= 2 * EDGE_N;
+        if (can_m && (em >= 2 * en || !can_n))
             pm *= 2;
-        else if (en >= 2 * TILE_EDGE)
+        else if (can_n)
             pn *= 2;
-        else if (em >= 2 * TILE_EDGE)
-            pm *= 2;
         else
             break;
     }

@@ -165,31 +165,65 @@ static void add(struct mc_pool *pool, const struct mc_add *o)
 
 /* The word of element e = first + row C + j: word e % 4 of Philox under counter
  * { (e / 4) lo, (e / 4) hi, step lo, step hi } and key { key lo, key hi }. Four elements a block.
- */
-static void dropout_words(const struct mc_dropout *o, uint64_t block, uint32_t out[4])
+ *
+ * The rounds are those of mc_philox4x32, written out over PHILOX_RUN consecutive blocks, so that
+ * they vectorise: it is an integer function, so there is nothing to differ (a test asks both). */
+#define PHILOX_RUN 64 /* blocks: 256 elements */
+
+INL void philox_run(const struct mc_dropout *o, uint64_t block, uint32_t *out) /* [RUN * 4] */
 {
-    uint32_t ctr[4] = {(uint32_t)block, (uint32_t)(block >> 32), (uint32_t)o->step,
-                       (uint32_t)(o->step >> 32)};
-    uint32_t key[2] = {(uint32_t)o->key, (uint32_t)(o->key >> 32)};
-    mc_philox4x32(ctr, key, out);
+    uint32_t c0[PHILOX_RUN], c1[PHILOX_RUN], c2[PHILOX_RUN], c3[PHILOX_RUN];
+    uint32_t k0 = (uint32_t)o->key, k1 = (uint32_t)(o->key >> 32);
+    for (int i = 0; i < PHILOX_RUN; i++) {
+        c0[i] = (uint32_t)(block + (uint64_t)i);
+        c1[i] = (uint32_t)((block + (uint64_t)i) >> 32);
+        c2[i] = (uint32_t)o->step;
+        c3[i] = (uint32_t)(o->step >> 32);
+    }
+    for (int round = 0; round < 10; round++) {
+        for (int i = 0; i < PHILOX_RUN; i++) {
+            uint64_t p0 = (uint64_t)c0[i] * 0xD2511F53u, p1 = (uint64_t)c2[i] * 0xCD9E8D57u;
+            c0[i] = (uint32_t)(p1 >> 32) ^ c1[i] ^ k0;
+            c1[i] = (uint32_t)p1;
+            c2[i] = (uint32_t)(p0 >> 32) ^ c3[i] ^ k1;
+            c3[i] = (uint32_t)p0;
+        }
+        k0 += 0x9E3779B9u;
+        k1 += 0xBB67AE85u;
+    }
+    for (int i = 0; i < PHILOX_RUN; i++) {
+        out[4 * i] = c0[i];
+        out[4 * i + 1] = c1[i];
+        out[4 * i + 2] = c2[i];
+        out[4 * i + 3] = c3[i];
+    }
 }
 
-static void dropout_task(void *arg, int task, int thread)
+HOT static void dropout_task(void *arg, int task, int thread)
 {
     const struct mc_dropout *o = arg;
     int64_t n = o->c, r0 = task * rows_per_task(n), r1 = min_i64(r0 + rows_per_task(n), o->m);
     uint64_t limit = (uint64_t)(o->p * 4294967296.0); /* p in 2^-32: an integer compare */
     real scale = (real)(1 / (1 - o->p));
+    uint32_t word[4 * PHILOX_RUN];
+    uint64_t have = 0; /* word holds elements have .. have + 4 RUN - 1, once `full` */
+    int full = 0;
     (void)thread;
     for (int64_t r = r0; r < r1; r++) {
         const real *x = (const real *)o->x + r * o->ldx;
         real *y = (real *)o->y + r * o->ldy;
         uint64_t e = o->first + (uint64_t)(o->row ? o->row[r] : r) * (uint64_t)n;
-        uint32_t word[4];
-        for (int64_t j = 0; j < n; j++, e++) {
-            if (j == 0 || e % 4 == 0)
-                dropout_words(o, e / 4, word);
-            y[j] = word[e % 4] >= limit ? x[j] * scale : (real)0;
+        for (int64_t j = 0; j < n;) {
+            if (!full || e - have >= 4 * PHILOX_RUN) {
+                have = e / 4 * 4;
+                philox_run(o, e / 4, word);
+                full = 1;
+            }
+            int64_t at = (int64_t)(e - have), len = min_i64(n - j, 4 * PHILOX_RUN - at);
+            EACH for (int64_t i = 0; i < len; i++) y[j + i] =
+                word[at + i] >= limit ? x[j + i] * scale : (real)0;
+            j += len;
+            e += (uint64_t)len;
         }
     }
 }

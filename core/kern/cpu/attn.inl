@@ -5,7 +5,8 @@
  * per row (a new maximum rescales what the row has so far); backward gets the probabilities again
  * from lse. The blocks follow from the shape alone.
  *
- * I1  Keys that a row may not see have probability exactly 0 and are never fed to exp.
+ * I1  Keys that a row may not see have probability exactly 0. Those that only fill the row's last
+ *     LANES get score -inf instead of a scalar tail.
  * I2  One task owns a kv head: it adds dk and dv over its query heads, and over query blocks,
  *     ascending.
  * I3  The first BLAS call on an output row overwrites (beta 0), later ones add.
@@ -28,6 +29,15 @@ INL int64_t visible(int causal, int64_t pos, int64_t j0, int64_t nk)
     return n < 0 ? 0 : n > nk ? nk : n;
 }
 
+/* Scores s[n..] up to a multiple of LANES, within nk, to -inf; returns where that is. */
+INL int64_t fill_lanes(real *s, int64_t n, int64_t nk)
+{
+    int64_t full = min_i64((n + LANES - 1) / LANES * LANES, nk);
+    for (int64_t j = n; j < full; j++)
+        s[j] = (real)-INFINITY;
+    return full;
+}
+
 struct attn_block { /* nq query rows of one head, first at position pos, against all its keys */
     int64_t nq, pos, keys, d;
     int causal;
@@ -46,8 +56,8 @@ HOT static void softmax_block(struct attn_block *a, int64_t j0, int64_t nk)
 {
     for (int64_t i = 0; i < a->nq; i++) {
         real *s = a->s + i * nk, *o = a->o + i * a->ldo;
-        int64_t n = visible(a->causal, a->pos + i, j0, nk);
-        real top = n > 0 ? vec_max(s, n) : (real)-INFINITY;
+        int64_t n = visible(a->causal, a->pos + i, j0, nk), full = fill_lanes(s, n, nk);
+        real top = n > 0 ? vec_max(s, full) : (real)-INFINITY;
         if (top <= a->m[i])
             top = a->m[i];
         else if (j0 > 0) {
@@ -55,11 +65,11 @@ HOT static void softmax_block(struct attn_block *a, int64_t j0, int64_t nk)
             a->l[i] *= fade;
             EACH for (int64_t j = 0; j < a->d; j++) o[j] *= fade;
         }
-        EACH for (int64_t j = 0; j < n; j++) s[j] = exp_r(s[j] - top);
-        for (int64_t j = n; j < nk; j++) /* I1 */
+        EACH for (int64_t j = 0; j < full; j++) s[j] = exp_r(s[j] - top); /* I1 */
+        for (int64_t j = full; j < nk; j++)
             s[j] = 0;
         a->m[i] = top;
-        a->l[i] += vec_sum(s, n);
+        a->l[i] += vec_sum(s, full);
     }
 }
 
@@ -171,7 +181,8 @@ HOT static void softmax_bwd_block(const struct attn_grad_block *a)
         real *p = a->p + i * a->nk, *dp = a->dp + i * a->nk;
         real lse = a->lse[i], delta = a->delta[i], scale = a->scale;
         int64_t n = visible(a->causal, a->pos + i, a->j0, a->nk);
-        EACH for (int64_t j = 0; j < n; j++)
+        int64_t full = fill_lanes(p, n, a->nk);
+        EACH for (int64_t j = 0; j < full; j++)
         {
             real pj = exp_r(p[j] - lse);
             p[j] = pj;

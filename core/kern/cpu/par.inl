@@ -4,7 +4,8 @@
  * same for all: element-wise work is IEEE, and sums keep LANES partial sums by index modulo LANES,
  * folded as a tree, however wide the registers are. Sanitizers instrument the chooser before they
  * are ready, so they get the plain build. */
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) &&                             \
+#if defined(HOT) /* the test that compares the widths brings its own */
+#elif defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) &&                           \
     !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__) && defined(__OPTIMIZE__)
 #define HOT __attribute__((target_clones("avx512f", "avx2", "default")))
 #else
