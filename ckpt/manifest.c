@@ -1,8 +1,6 @@
 /* manifest.c - the text that makes a folder a checkpoint: written, read back, and proven whole.
  *
  * Floor 5 (ckpt). JSON on one line, for people and other programs; UTF-8, at most 512 MiB:
- */
-/* clang-format off
  *
  *   member        meaning
  *   format        "mascon-checkpoint"
@@ -13,13 +11,12 @@
  *   books         the run's own books: any JSON object; this folder reads "step" and "weights_hash"
  *   files         [{ "name": "data-00000.mcd", "bytes": N }]; file i is data-<i, five digits>.mcd
  *   tensors       ascending by name: [{ "name", "dtype": "F32", "shape": [..], "boxes": [BOX] }]
- *   hash          XXH3 (16 hex digits) of every byte before the comma in front of it; last, then "}\n"
+ *   hash          XXH3 (16 hex digits) of every byte before the comma in front of it; then "}\n"
  *
  *   BOX           { "file": i, "lo": [..], "n": [..], "chunks": [CHUNK] }
  *   CHUNK         [offset, stored bytes, raw bytes, "raw" | "zstd", raw XXH3, stored XXH3]
  *
- * clang-format on */
-/* A manifest is valid if and only if
+ * A manifest is valid if and only if
  * I1  its hash holds, so that any changed byte is found before the text is believed;
  * I2  each tensor's boxes cover its shape exactly once;
  * I3  a box's chunks, in order, are its elements in row-major order: raw bytes are whole elements,
@@ -30,6 +27,7 @@
  * Memory: mc_manifest owns its arrays until fini. jansson's own while reading. Threads: any. */
 #include "ckpt_int.h"
 #include <jansson.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -145,6 +143,43 @@ void mc_manifest_write(const struct mc_manifest *m, struct mc_json *j)
         return;
     snprintf(tail, sizeof tail, TAIL_HEAD "%s\"}", hex);
     MC_ASSERT(j->len > strlen(tail) && !memcmp(j->buf + j->len - strlen(tail), tail, strlen(tail)));
+}
+
+/* ---- JSON text ---------------------------------------------------------------------------- */
+
+/* When memory runs out, jansson mostly reports a syntax error. "Damaged" would send a run back to
+ * an older checkpoint for want of a few bytes, so its allocator leaves a note. malloc and free, not
+ * mc_alloc: the hook is the whole process's, and others free what jansson gives them. */
+static _Thread_local int t_refused;
+
+static void *noting_malloc(size_t n)
+{
+    void *p = malloc(n);
+    if (!p)
+        t_refused = 1;
+    return p;
+}
+
+static void hook_jansson(void)
+{
+    json_set_alloc_funcs(noting_malloc, free);
+}
+
+static mc_status parse(const char *text, size_t n, const char *where, json_t **out,
+                       struct mc_err *err)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    json_error_t je;
+    pthread_once(&once, hook_jansson);
+    t_refused = 0;
+    json_t *v = json_loadb(text, n, JSON_REJECT_DUPLICATES, &je);
+    if (!v && t_refused)
+        return mc_err_set(err, MC_E_NOMEM, "%s: no memory to read it", where);
+    if (!v)
+        return mc_err_set(err, MC_E_CORRUPT, "%s: not JSON: %s at byte %d", where, je.text,
+                          je.position);
+    *out = v;
+    return MC_OK;
 }
 
 /* ---- reading ------------------------------------------------------------------------------ */
@@ -363,7 +398,6 @@ mc_status mc_manifest_read(const char *text, size_t n, const char *where, struct
     struct in in = {.where = where, .err = err};
     struct mc_manifest r = {0};
     char hex[17], wh[40];
-    json_error_t je;
     if (n <= TAIL_BYTES || n > MC_CKPT_MANIFEST_MAX)
         return mc_err_set(err, MC_E_CORRUPT, "%s: %zu bytes: cut off, or not a manifest", where, n);
     const char *tail = text + n - TAIL_BYTES;
@@ -372,13 +406,8 @@ mc_status mc_manifest_read(const char *text, size_t n, const char *where, struct
         memcmp(tail + sizeof TAIL_HEAD - 1, hex, 16) || memcmp(text + n - 3, "\"}\n", 3)) /* I1 */
         return mc_err_set(err, MC_E_CORRUPT,
                           "%s: damaged: its bytes do not match the hash at its end", where);
-    json_t *root = json_loadb(text, n, JSON_REJECT_DUPLICATES, &je);
-    if (!root) {
-        if (json_error_code(&je) == json_error_out_of_memory)
-            return mc_err_set(err, MC_E_NOMEM, "%s: no memory to read it", where);
-        return mc_err_set(err, MC_E_CORRUPT, "%s: not JSON: %s at byte %d", where, je.text,
-                          je.position);
-    }
+    json_t *root;
+    MC_TRY(parse(text, n, where, &root, err));
     mc_status st = read_root(&in, root, &r);
     json_decref(root);
     if (st == MC_OK)
@@ -398,18 +427,15 @@ mc_status mc_manifest_read(const char *text, size_t n, const char *where, struct
 mc_status mc_manifest_books(const char *text, int64_t step, char weights_hash[40],
                             struct mc_err *err)
 {
-    json_error_t je;
     size_t n = strlen(text);
     mc_status st = MC_OK;
     if (n > MC_CKPT_BOOKS_MAX)
         return mc_err_set(err, MC_E_CORRUPT, "books: %zu bytes of JSON; at most %d", n,
                           MC_CKPT_BOOKS_MAX);
-    json_t *o = json_loadb(text, n, JSON_REJECT_DUPLICATES, &je);
-    if (!o && json_error_code(&je) == json_error_out_of_memory)
-        return mc_err_set(err, MC_E_NOMEM, "no memory to read a checkpoint's books");
+    json_t *o;
+    MC_TRY(parse(text, n, "books", &o, err));
     if (!json_is_object(o))
-        st = mc_err_set(err, MC_E_CORRUPT, "books: not a JSON object: %s",
-                        o ? "other kind" : je.text);
+        st = mc_err_set(err, MC_E_CORRUPT, "books: not a JSON object");
     const json_t *s = json_object_get(o, "step"), *wh = json_object_get(o, "weights_hash");
     if (st == MC_OK && s && (!json_is_integer(s) || json_integer_value(s) != step))
         st = mc_err_set(err, MC_E_CORRUPT, "books: their step is not %lld, the checkpoint's",

@@ -2,12 +2,14 @@
  *
  * Floor 5 (ckpt).
  * I1  Open proves the structure (manifest.c) and that every file is there with its size; it reads
- * no data. I2  Load compares names, dtypes, shapes and cover of all tensors before it writes the
- * first byte to any of them. I3  A byte reaches the caller only out of a chunk whose stored and raw
- * checksums hold. What load has filled before it meets damage is whole chunks, but the set is
- * useless: fall back. I4  Verify reads every byte of every file: header, chunks and the zeros
- * between. I5  "Damaged" is said of bytes only: no memory, or a disk that does not answer, keep
- * their code. Memory: the manifest, and two chunk buffers made at the first read; handle life.
+ *     no data.
+ * I2  Load compares names, dtypes, shapes and cover of all tensors before it writes the first byte
+ *     to any of them.
+ * I3  A byte reaches the caller only out of a chunk whose stored and raw checksums hold. What load
+ *     has filled before it meets damage is whole chunks, but the set is useless: fall back.
+ * I4  Verify reads every byte of every file: header, chunks and the zeros between.
+ * I5  "Damaged" is said of bytes only: no memory, or a disk that does not answer, keep their code.
+ * Memory: the manifest, and two chunk buffers made at the first read; handle life.
  * Threads: a handle belongs to one thread at a time. */
 #include "ckpt_int.h"
 #include <stdio.h>

@@ -2,13 +2,14 @@
  *
  * Floor 5 (ckpt).
  * I1  A checkpoint's folder is step-<9 digits or more>.e<epoch>; what else lies in ckpt/ is not
- *     looked at. Newest = highest (epoch, step): every start, restart or rollback began a new
- * epoch. I2  Without manifest.json there is no checkpoint. With one that does not hold there is a
- * damaged checkpoint: it is listed, with the reason, and never chosen. I3  "None exists" and "none
- * is whole" are different answers: only the first may start afresh. I4  No memory, or a folder that
- * cannot be listed, is an error of its own, never "damaged" or "none". Memory: the list belongs to
- * the caller. Threads: any; a folder that vanishes meanwhile (retention in another process) is left
- * out. */
+ *     looked at. Newest = highest (epoch, step): every start, restart or rollback begins an epoch.
+ * I2  Without manifest.json there is no checkpoint. With one that does not hold there is a damaged
+ *     checkpoint: it is listed, with the reason, and never chosen.
+ * I3  "None exists" and "none is whole" are different answers: only the first may start afresh.
+ * I4  No memory, or a folder that cannot be listed, is an error of its own, never "damaged" or
+ *     "none".
+ * Memory: the list belongs to the caller. Threads: any; a folder that vanishes meanwhile (retention
+ * in another process) is left out. */
 #include "ckpt_int.h"
 #include <ctype.h>
 #include <limits.h>
@@ -167,6 +168,21 @@ mc_status mc_ckpt_list(const char *ckpt_dir, struct mc_ckpt_info **list, int *n,
     return MC_OK;
 }
 
+/* As store->committed: only a "no" is a no. */
+static mc_status is_there(const char *path, int *yes, struct mc_err *err)
+{
+    int64_t bytes;
+    struct mc_err e = {0};
+    mc_status st = mc_sys_file_size(path, &bytes, &e);
+    *yes = st == MC_OK;
+    if (st == MC_OK || st == MC_E_NOTFOUND)
+        return MC_OK;
+    mc_err_set(err, st, "%s", e.msg);
+    if (err && !err->sys_errno)
+        err->sys_errno = e.sys_errno;
+    return st;
+}
+
 /* One checkpoint folder, named by the user. */
 static mc_status resolve_one(const char *folder, int64_t step, char out[1100], struct mc_err *err)
 {
@@ -223,7 +239,8 @@ mc_status mc_ckpt_resolve(const char *path, int64_t step, char out[1100], struct
         return mc_err_set(err, MC_E_NOTFOUND, "\"%s\": not a path of a checkpoint", path);
     memcpy(sub, path, len);
     sub[len] = 0;
-    if (!mc_sys_is_dir(sub))
+    MC_TRY(is_there(sub, &yes, err));
+    if (!yes)
         return mc_err_set(err, MC_E_NOTFOUND, "%s: no such folder", sub);
     MC_TRY(mc_store_posix.committed(sub, &yes, err));
     if (yes)
@@ -233,7 +250,8 @@ mc_status mc_ckpt_resolve(const char *path, int64_t step, char out[1100], struct
         return mc_err_set(err, MC_E_NOTFOUND,
                           "%s: unfinished (it has no manifest.json), so it is no checkpoint", sub);
     memcpy(sub + len, "/ckpt", 6);
-    if (!mc_sys_is_dir(sub))
+    MC_TRY(is_there(sub, &yes, err));
+    if (!yes)
         sub[len] = 0;
     return choose(sub, step, out, err);
 }

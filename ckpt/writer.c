@@ -1,8 +1,6 @@
 /* writer.c - save: state in memory -> a committed checkpoint, or nothing.
  *
  * Floor 5 (ckpt). One data file a writer, then the manifest. All integers little-endian:
- */
-/* clang-format off
  *
  *   data-00000.mcd
  *   offset  size  meaning
@@ -17,17 +15,16 @@
  *                 zeros up to a multiple of 64, which is the file's size. What a chunk holds is in
  *                 the manifest.
  *
- * clang-format on */
-/* I1  The order of writes and syncs is the store's (store_posix.c I1); the manifest is last.
+ * I1  The order of writes and syncs is the store's (store_posix.c I1); the manifest is last.
  * I2  A chunk is a run of whole rows of its box where a row fits in 4 MiB, else a piece of one row:
  *     whoever holds rows i..j later reads few bytes that are not his.
  * I3  A chunk is hashed where the state lies, then copied, then the copy is hashed again: state
- * that changes while it is saved, or memory that does not keep it, stops the save. I4  Fence: with
- * a higher epoch in ckpt_dir somebody else has taken over this run. Asked before the first byte and
- * again before the commit: a zombie commits nothing. I5  A failure leaves the unfinished folder,
- * and every committed checkpoint as it was. Memory: two chunk buffers, a compressor and the
- * manifest, for the life of one save. The state is borrowed. Threads: the caller's; one save at a
- * time in a process. */
+ *     that changes while it is saved, or memory that does not keep it, stops the save.
+ * I4  Fence: with a higher epoch in ckpt_dir somebody else has taken over this run. Asked before
+ *     the first byte and again before the commit: a zombie commits nothing.
+ * I5  A failure leaves the unfinished folder, and every committed checkpoint as it was.
+ * Memory: two chunk buffers, a compressor and the manifest, for the life of one save. The state is
+ * borrowed. Threads: the caller's; one save at a time in a process. */
 #include "ckpt_int.h"
 #include <pthread.h>
 #include <stdio.h>

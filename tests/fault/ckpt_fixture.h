@@ -88,6 +88,8 @@ static inline struct mc_state_tensor fx_tensor(const char *name, enum mc_dtype d
     for (int d = 0; d < nd; d++)
         t.shape.dim[d] = t.box.n[d] = dim[d];
     t.data = calloc((size_t)fx_count(&t) + 1, fx_elem(&t));
+    if (!t.data)
+        exit(4); /* the fixture's own memory: says nothing about the engine */
     return t;
 }
 
