@@ -10,7 +10,6 @@
  *     by point, not step by step.
  * Threads: pure. */
 #include "optim.h"
-#include "optim_int.h"
 
 static int64_t value(enum mc_unit u, const struct mc_counters *c)
 {
@@ -63,19 +62,6 @@ static int64_t stride(const struct mc_recipe *r, int64_t most, struct mc_counter
         return -1;
     *c = (struct mc_counters){c->steps + k, (int64_t)samples, (int64_t)tokens};
     return k;
-}
-
-int mc_batch_advance(const struct mc_recipe *r, int64_t steps, struct mc_counters *c)
-{
-    struct mc_counters at = *c;
-    while (steps > 0) {
-        int64_t k = stride(r, steps, &at);
-        if (k < 0)
-            return -1;
-        steps -= k;
-    }
-    *c = at;
-    return 0;
 }
 
 int64_t mc_steps_to_go(const struct mc_recipe *r, const struct mc_counters *c)

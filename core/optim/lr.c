@@ -25,9 +25,8 @@
  *   tails and shapes:  linear c = 1 - q     cosine c = (1 + cos(pi q)) / 2     sqrt c = 1 - sqrt(q)
  *                      exponential c = 2 * 0.5^q - 1     constant c = 1
  *
- * I1  W, D and A of one schedule are in one unit; mc_lr_resolve() makes it so: it fills a missing
- *     end with the target of `steps` and, where units differ, turns all of them into tokens, which
- *     is exact, as the batch schedule says how many tokens any number of steps has read.
+ * I1  W, D and A of one schedule, and the points of pieces, are in one unit, and D is known where
+ * the kind needs it: mc_recipe_resolve_lr() (core/recipe) makes it so and refuses what cannot be.
  * I2  The same counters give the same bits: no state, no order of evaluation that could differ.
  * Threads: pure. */
 #include "optim.h"
@@ -96,11 +95,11 @@ double mc_lr_at(const struct mc_lr_cfg *lr, const struct mc_counters *c)
     switch (lr->kind) {
     case MC_LR_LINEAR:
     case MC_LR_COSINE:
-        MC_ASSERT(d > w); /* mc_lr_resolve() has filled it */
+        MC_ASSERT(d > w); /* I1 */
         return lr->floor + span * fall(lr->kind == MC_LR_LINEAR ? MC_SHAPE_LINEAR : MC_SHAPE_COSINE,
                                        (n - w) / (d - w));
     case MC_LR_WSD:
-        MC_ASSERT(d >= a);
+        MC_ASSERT(a > 0 && d >= a); /* I1 */
         return n <= d - a ? lr->peak : lr->floor + span * fall(lr->tail, (n - (d - a)) / a);
     case MC_LR_INVERSE_SQRT:
         x = lr->peak * sqrt(w > 1 ? w : 1) / sqrt(n > 1 ? n : 1);
@@ -109,107 +108,4 @@ double mc_lr_at(const struct mc_lr_cfg *lr, const struct mc_counters *c)
         x = lr->peak * pow((n > 1 ? n : 1) / (w > 1 ? w : 1), -lr->power);
         return x > lr->floor ? x : lr->floor;
     }
-}
-
-/* ---- resolve ---- */
-
-/* q in tokens read, under the recipe's batch schedule. */
-static mc_status to_tokens(const struct mc_recipe *r, const char *key, struct mc_quantity *q,
-                           struct mc_err *err)
-{
-    if (q->n == 0 || q->unit == MC_UNIT_TOKENS) {
-        q->unit = MC_UNIT_TOKENS;
-        return MC_OK;
-    }
-    struct mc_counters c = {0};
-    int64_t tokens = -1;
-    if (q->unit == MC_UNIT_SAMPLES) {
-        if (q->n <= INT64_MAX / r->model.seq)
-            tokens = q->n * r->model.seq;
-    } else if (mc_batch_advance(r, q->n, &c) == 0) {
-        tokens = c.tokens;
-    }
-    if (tokens < 0)
-        return mc_err_set(err, MC_E_RECIPE, "lr.%s: %lld %s are more tokens than 2^63", key,
-                          (long long)q->n, mc_unit_name(q->unit));
-    *q = (struct mc_quantity){tokens, MC_UNIT_TOKENS};
-    return MC_OK;
-}
-
-static mc_status check(const struct mc_lr_cfg *lr, struct mc_err *err)
-{
-    const double v[4] = {lr->peak, lr->init, lr->floor, lr->power};
-    for (int i = 0; i < 4; i++)
-        if (!isfinite(v[i]) || v[i] < 0)
-            return mc_err_set(err, MC_E_RECIPE, "lr: peak, init, floor and power must be >= 0");
-    int needs_end = lr->kind == MC_LR_LINEAR || lr->kind == MC_LR_COSINE || lr->kind == MC_LR_WSD;
-    if (lr->kind == MC_LR_PIECES || lr->kind == MC_LR_TABLE)
-        return MC_OK;
-    if (lr->init > lr->peak || (lr->kind != MC_LR_CONSTANT && lr->floor > lr->peak))
-        return mc_err_set(err, MC_E_RECIPE, "lr: init %g and floor %g must not be above peak %g",
-                          lr->init, lr->floor, lr->peak);
-    if (needs_end && lr->end.n <= lr->warmup.n)
-        return mc_err_set(err, MC_E_RECIPE,
-                          "lr: the decay ends at %lld %s, which is not after the warm-up of %lld",
-                          (long long)lr->end.n, mc_unit_name(lr->end.unit),
-                          (long long)lr->warmup.n);
-    if (lr->kind == MC_LR_WSD && (lr->decay.n < 1 || lr->decay.n > lr->end.n - lr->warmup.n))
-        return mc_err_set(err, MC_E_RECIPE,
-                          "lr.decay: %lld %s do not fit between the warm-up (%lld) and the end "
-                          "(%lld)",
-                          (long long)lr->decay.n, mc_unit_name(lr->decay.unit),
-                          (long long)lr->warmup.n, (long long)lr->end.n);
-    return MC_OK;
-}
-
-static mc_status resolve_pieces(const struct mc_recipe *r, struct mc_lr_cfg *lr, struct mc_err *err)
-{
-    int mixed = 0;
-    for (int i = 1; i < lr->npieces; i++)
-        mixed |= lr->piece[i].until.unit != lr->piece[0].until.unit;
-    for (int i = 0; i < lr->npieces; i++) {
-        if (mixed)
-            MC_TRY(to_tokens(r, "pieces", &lr->piece[i].until, err));
-        if (lr->piece[i].until.n <= (i ? lr->piece[i - 1].until.n : 0))
-            return mc_err_set(err, MC_E_RECIPE, "lr.pieces[%d]: it ends where it begins, at %lld",
-                              i + 1, (long long)lr->piece[i].until.n);
-    }
-    return MC_OK;
-}
-
-mc_status mc_lr_resolve(const struct mc_recipe *r, struct mc_lr_cfg *out, struct mc_err *err)
-{
-    struct mc_lr_cfg lr = r->lr;
-    if (lr.kind == MC_LR_PIECES && lr.npieces < 1)
-        return mc_err_set(err, MC_E_RECIPE, "lr.pieces: none given");
-    if (lr.kind == MC_LR_TABLE && (lr.ntable < 1 || !lr.table))
-        return mc_err_set(err, MC_E_RECIPE, "lr: the function was evaluated for no step");
-    if (lr.end.n == 0 &&
-        (lr.kind == MC_LR_LINEAR || lr.kind == MC_LR_COSINE || lr.kind == MC_LR_WSD))
-        lr.end = r->steps; /* the others need no end: their tail goes on */
-    const struct mc_quantity *q[3] = {&lr.warmup, &lr.end, &lr.decay};
-    enum mc_unit u = MC_UNIT_NONE;
-    int mixed = 0;
-    for (int i = 0; i < 3; i++) {
-        if (q[i]->n == 0)
-            continue;
-        mixed |= u != MC_UNIT_NONE && q[i]->unit != u;
-        u = q[i]->unit;
-    }
-    if (mixed) { /* I1 */
-        MC_TRY(to_tokens(r, "warmup", &lr.warmup, err));
-        MC_TRY(to_tokens(r, "end", &lr.end, err));
-        /* A length, not a position: counted back from the end, so that a ramp before it does not
-         * stretch it. In steps it would need the ramp read backwards: one unit is asked for. */
-        if (lr.decay.n > 0 && lr.decay.unit == MC_UNIT_STEPS && r->batch.nramp > 0)
-            return mc_err_set(err, MC_E_RECIPE,
-                              "lr.decay: in steps, while warmup or end are not, under a batch "
-                              "ramp: give it in samples or tokens");
-        MC_TRY(to_tokens(r, "decay", &lr.decay, err));
-    }
-    if (lr.kind == MC_LR_PIECES)
-        MC_TRY(resolve_pieces(r, &lr, err));
-    MC_TRY(check(&lr, err));
-    *out = lr;
-    return MC_OK;
 }

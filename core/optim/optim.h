@@ -17,11 +17,8 @@ struct mc_counters {
 
 /* ---- lr.c: formulas documented there ---- */
 /* Rate for the update that brings the counters to c (c.steps >= 1): never 0 by accident in the
- * first step. */
+ * first step. Its units are one, its end known: mc_recipe_resolve_lr(). */
 double mc_lr_at(const struct mc_lr_cfg *lr, const struct mc_counters *c);
-/* The schedule as mc_lr_at() wants it: a missing end is the target of `steps`, mixed units become
- * tokens. MC_E_RECIPE: it cannot be (a decay that does not fit ...). `table` stays borrowed. */
-mc_status mc_lr_resolve(const struct mc_recipe *r, struct mc_lr_cfg *out, struct mc_err *err);
 /* Global batch of the step that starts at counters c. */
 int64_t mc_batch_at(const struct mc_batch_cfg *b, const struct mc_counters *c);
 /* Has the target been reached? Steps to go from c under the ramp (-1: more than 2^40). */

@@ -2,10 +2,6 @@
 #pragma once
 #include "optim.h"
 
-/* ---- batch.c ---- */
-/* Counters after `steps` more steps; -1 when they leave int64. */
-int mc_batch_advance(const struct mc_recipe *r, int64_t steps, struct mc_counters *c);
-
 /* ---- rules.c ---- */
 struct mc_rule_param { /* what a rule may look at */
     const char *name;
