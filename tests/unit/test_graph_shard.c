@@ -1,0 +1,300 @@
+/* test_graph_shard.c - the rules of states on a mesh, with tp = 2 in symbols.
+ * links: mc_graph
+ *
+ * Nothing runs here: what is checked is which records stand in the node list, what they read and write,
+ * and that what cannot be joined is refused in words that name op, call, tensor and both states. */
+#include "graph_help.h"
+
+static const struct sizes small = {2, 24, 4, 2, 6, 32, 64, 8};
+
+static mc_status build(struct model *m, enum mc_graph_mode mode, int tp, struct mc_graph **g,
+                       struct mc_err *err)
+{
+    struct mc_graph_cfg cfg = whole_cfg(m, mode, 2, 8, 2, 1);
+    cfg.axis_size[MC_AXIS_TP] = tp;
+    return mc_graph_build(&cfg, g, err);
+}
+static int count(const struct mc_graph *g, const char *op, int layer)
+{
+    int n = 0;
+    for (int i = 0; i < g->nnodes; i++)
+        n += g->node[i].layer == layer && strcmp(g->node[i].op->name, op) == 0;
+    return n;
+}
+static int records(const struct mc_graph *g)
+{
+    int n = 0;
+    for (int i = 0; i < g->nnodes; i++)
+        n += g->node[i].op->flags & MC_OPF_INTERNAL && g->node[i].nout > 0;
+    return n;
+}
+static const struct mc_param *param(const struct mc_graph *g, const char *name)
+{
+    for (int i = 0; i < mc_graph_nparams(g); i++)
+        if (strcmp(mc_graph_param(g, i)->name, name) == 0)
+            return mc_graph_param(g, i);
+    fail_msg("no parameter %s", name);
+    return NULL;
+}
+static void has(const char *message, const char *part)
+{
+    if (!strstr(message, part))
+        fail_msg("\"%s\" does not say \"%s\"", message, part);
+}
+
+/* A model whose block is column, activation, row, add: one all_reduce, between row and add. */
+static struct model *column_row(const char *first, const char *second)
+{
+    struct model *m = model_new(&small);
+    struct fn *f = &m->stem;
+    int x;
+    call(f, "embedding", "embed", 1, 0, 0, 0);
+    f = &m->block;
+    x = linear(f, "up", 0, 32, first, 0);
+    x = call(f, "gelu", "", 1, x, 0, 0);
+    x = linear(f, "down", x, 24, second, 0);
+    call(f, "add", "", 2, 0, x, 0);
+    f = &m->head;
+    x = call(f, "rmsnorm", "final_norm", 1, 0, 0, 0);
+    linear(f, "head", x, 64, "column", 0);
+    seal(m);
+    return m;
+}
+
+static void row_after_column_gives_one_all_reduce(void **st)
+{
+    struct model *m = column_row("column", "row");
+    struct mc_graph *g;
+    struct mc_err err = {0};
+    (void)st;
+    check_ok(build(m, MC_GRAPH_EVAL, 2, &g, &err), &err);
+    assert_int_equal(count(g, "all_reduce", 0), 1);
+    assert_int_equal(count(g, "all_gather", 0) + count(g, "reduce_scatter", 0), 0);
+    for (int i = 0; i < g->nnodes; i++)
+        if (strcmp(g->node[i].op->name, "all_reduce") == 0 && g->node[i].layer == 0) {
+            assert_string_equal(g->node[i - 1].name, "layers.0.down");
+            assert_int_equal(g->value[g->node[i].in[0]].sharding.on[MC_AXIS_TP].kind, MC_PARTIAL);
+            assert_int_equal(g->value[g->node[i].out[0]].sharding.on[MC_AXIS_TP].kind,
+                             MC_REPLICATE);
+            assert_string_equal(g->node[i + 1].op->name, "add");
+        }
+    mc_graph_destroy(g);
+    /* training: the dual, one sum of the gradient that enters the column linear */
+    check_ok(build(m, MC_GRAPH_TRAIN, 2, &g, &err), &err);
+    assert_int_equal(count(g, "all_reduce", 0), 1);
+    assert_int_equal(count(g, "all_reduce_grad", 0), 1);
+    mc_graph_destroy(g);
+    mc_free(m);
+}
+
+static void one_rank_needs_no_records(void **st)
+{
+    (void)st;
+    for (int i = 0; i < 3; i++) {
+        struct model *m = i == 0 ? gpt2(&small, 0.1) : i == 1 ? llama(&small) : column_row("row", "row");
+        struct mc_graph *g;
+        struct mc_err err = {0};
+        m->r.parallel.sp = 1;
+        check_ok(build(m, MC_GRAPH_TRAIN, 1, &g, &err), &err);
+        assert_int_equal(records(g), 0);
+        mc_graph_destroy(g);
+        mc_free(m);
+    }
+}
+
+static void column_after_column_is_gathered(void **st)
+{
+    struct model *m = column_row("column", "column");
+    struct mc_graph *g;
+    struct mc_err err = {0};
+    (void)st;
+    /* gelu's columns are apart: gathered for the second linear; its own output for the add is cut, and
+     * the stream is not: refused */
+    assert_int_equal(build(m, MC_GRAPH_EVAL, 2, &g, &err), MC_E_RECIPE);
+    has(err.msg, "add");
+    has(err.msg, "replicate");
+    has(err.msg, "tp:shard(1)");
+    m->block.n -= 1; /* without the add the stream itself is gathered */
+    seal(m);
+    check_ok(build(m, MC_GRAPH_EVAL, 2, &g, &(struct mc_err){0}), &err);
+    assert_int_equal(count(g, "all_gather", 0), 2);
+    assert_int_equal(count(g, "all_reduce", 0), 0);
+    mc_graph_destroy(g);
+    mc_free(m);
+}
+
+static void row_of_a_whole_value_is_refused(void **st)
+{
+    struct model *m = column_row("row", "row");
+    struct mc_graph *g;
+    struct mc_err err = {0};
+    (void)st;
+    assert_int_equal(build(m, MC_GRAPH_TRAIN, 2, &g, &err), MC_E_RECIPE);
+    has(err.msg, "layers.0");
+    has(err.msg, "linear \"up\"");
+    has(err.msg, "input 0");
+    has(err.msg, "state replicate, wanted is tp:shard(1)");
+    has(err.msg, "shard = \"column\"");
+    has(err.msg, "line 101");
+    mc_free(m);
+}
+
+static void activation_of_a_partial_sum_is_summed_first(void **st)
+{
+    struct model *m = column_row("column", "row");
+    struct mc_graph *g;
+    struct mc_err err = {0};
+    (void)st;
+    m->block.n -= 1;
+    call(&m->block, "silu", "", 1, 3, 0, 0);
+    seal(m);
+    check_ok(build(m, MC_GRAPH_EVAL, 2, &g, &err), &err);
+    for (int i = 0; i < g->nnodes; i++)
+        if (strcmp(g->node[i].op->name, "silu") == 0)
+            assert_string_equal(g->node[i - 1].op->name, "all_reduce");
+    mc_graph_destroy(g);
+    mc_free(m);
+}
+
+static void attention_heads_lie_apart(void **st)
+{
+    struct model *m = llama(&small);
+    struct mc_graph *one, *two;
+    struct mc_err err = {0};
+    (void)st;
+    check_ok(build(m, MC_GRAPH_TRAIN, 1, &one, &err), &err);
+    check_ok(build(m, MC_GRAPH_TRAIN, 2, &two, &err), &err);
+    assert_int_equal(count(two, "all_reduce", 0), 2); /* attention, mlp */
+    assert_int_equal(count(two, "all_reduce_grad", 0), 2);
+    assert_int_equal(count(two, "all_reduce", -1), 1); /* the embedding's vocabulary */
+    assert_int_equal(count(two, "all_gather", 2), 1);  /* the logits */
+    assert_int_equal(param(two, "layers.0.attn.q.weight")->count, 24 * 24 / 2);
+    assert_int_equal(param(two, "layers.0.attn.o.weight")->count, 24 * 24 / 2);
+    assert_int_equal(param(two, "layers.0.attn.o.weight")->sharding.on[MC_AXIS_TP].dim, 1);
+    assert_int_equal(param(two, "embed.weight")->count, 64 * 24 / 2);
+    assert_int_equal(param(two, "layers.0.attn_norm.weight")->count, 24);
+    assert_int_equal(mc_graph_param_count(two), mc_graph_param_count(one)); /* logical */
+    assert_true(mc_graph_memory(two)->params < mc_graph_memory(one)->params * 6 / 10);
+    assert_true(mc_graph_memory(two)->slot < mc_graph_memory(one)->slot);
+    for (int i = 0; i < two->nnodes; i++)
+        if (strcmp(two->node[i].op->name, "attention") == 0)
+            assert_int_equal(two->value[two->node[i].in[1]].lcols, 6); /* one kv head of 6 */
+    mc_graph_destroy(one);
+    mc_graph_destroy(two);
+    mc_free(m);
+}
+
+static void heads_that_tp_does_not_divide_are_refused(void **st)
+{
+    const struct sizes odd = {1, 24, 4, 1, 6, 32, 64, 8};
+    struct model *m = llama(&odd);
+    struct mc_graph *g;
+    struct mc_err err = {0};
+    (void)st;
+    assert_int_equal(build(m, MC_GRAPH_TRAIN, 2, &g, &err), MC_E_RECIPE);
+    has(err.msg, "tp = 2 does not divide");
+    err = (struct mc_err){0};
+    assert_int_equal(build(m, MC_GRAPH_TRAIN, 5, &g, &err), MC_E_RECIPE);
+    has(err.msg, "not divided by tp = 5");
+    mc_free(m);
+}
+
+static void sequence_parallel_scatters_the_stream(void **st)
+{
+    struct model *m = llama(&small);
+    struct mc_graph *g;
+    struct mc_err err = {0};
+    (void)st;
+    m->r.parallel.sp = 1;
+    check_ok(build(m, MC_GRAPH_TRAIN, 2, &g, &err), &err);
+    assert_int_equal(count(g, "reduce_scatter", -1), 1); /* embedding: partial -> rows apart */
+    assert_int_equal(count(g, "all_gather", 0), 2);      /* before q/k/v and gate/up */
+    assert_int_equal(count(g, "reduce_scatter", 0), 2);  /* after o and down */
+    assert_int_equal(count(g, "all_reduce", 0), 0);
+    assert_true(param(g, "layers.0.attn_norm.weight")->grad_sum_axes == 1u << MC_AXIS_TP);
+    assert_true(param(g, "layers.0.attn.q.weight")->grad_sum_axes == 0);
+    mc_graph_destroy(g);
+    mc_free(m);
+}
+
+static void a_value_is_converted_once(void **st)
+{
+    struct model *m = llama(&small);
+    struct mc_graph_cfg cfg = whole_cfg(m, MC_GRAPH_TRAIN, 2, 8, 2, 1);
+    const struct mc_graph_opt apart = {.no_fuse = 1};
+    struct mc_graph *g;
+    struct mc_err err = {0};
+    (void)st;
+    cfg.axis_size[MC_AXIS_TP] = 2;
+    m->r.parallel.sp = 1;
+    check_ok(mc_graph_build_opt(&cfg, &apart, &g, &err), &err);
+    assert_int_equal(count(g, "linear", 0), 7);
+    assert_int_equal(count(g, "all_gather", 0), 2); /* not five */
+    mc_graph_destroy(g);
+    mc_free(m);
+}
+
+static void a_mesh_can_be_planned_but_not_bound(void **st)
+{
+    struct model *m = llama(&small);
+    struct mc_graph *g;
+    struct mc_err err = {0};
+    struct mc_pool *pool;
+    const struct mc_kern_ops *k;
+    struct mc_graph_buffers b = {0};
+    (void)st;
+    check_ok(build(m, MC_GRAPH_TRAIN, 2, &g, &err), &err);
+    check_ok(mc_pool_create(1, &pool, &err), &err);
+    check_ok(mc_kern_get(MC_DEVICE_CPU, MC_F64, &k, &err), &err);
+    assert_int_equal(mc_graph_bind(g, k, pool, &b, &err), MC_E_MACHINE);
+    has(err.msg, "tp = 2");
+    mc_graph_destroy(g);
+    mc_pool_destroy(pool);
+    mc_free(m);
+}
+
+/* Stages: parameters of first and last together are those of the whole; a tied head brings its own copy
+ * of the embedding. */
+static void stages_split_the_parameters(void **st)
+{
+    struct model *m = gpt2(&small, 0);
+    struct mc_graph_cfg cfg = whole_cfg(m, MC_GRAPH_TRAIN, 2, 8, 2, 2);
+    struct mc_graph *whole, *a, *b;
+    struct mc_err err = {0};
+    (void)st;
+    check_ok(mc_graph_build(&cfg, &whole, &err), &err);
+    cfg.end_layer = 1;
+    cfg.has_head = 0;
+    check_ok(mc_graph_build(&cfg, &a, &err), &err);
+    cfg.first_layer = 1;
+    cfg.end_layer = 2;
+    cfg.has_stem = 0;
+    cfg.has_head = 1;
+    check_ok(mc_graph_build(&cfg, &b, &err), &err);
+    assert_int_equal(mc_graph_nparams(a) + mc_graph_nparams(b), mc_graph_nparams(whole) + 1);
+    assert_int_equal(param(b, "embed.weight")->count, 64 * 24);
+    assert_true(param(b, "embed.weight")->std == param(whole, "embed.weight")->std);
+    assert_true(param(b, "layers.1.attn.q.weight")->layer == 1);
+    assert_int_equal(param(whole, "embed.weight")->nuses, 2);
+    mc_graph_destroy(whole);
+    mc_graph_destroy(a);
+    mc_graph_destroy(b);
+    mc_free(m);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(row_after_column_gives_one_all_reduce),
+        cmocka_unit_test(one_rank_needs_no_records),
+        cmocka_unit_test(column_after_column_is_gathered),
+        cmocka_unit_test(row_of_a_whole_value_is_refused),
+        cmocka_unit_test(activation_of_a_partial_sum_is_summed_first),
+        cmocka_unit_test(attention_heads_lie_apart),
+        cmocka_unit_test(heads_that_tp_does_not_divide_are_refused),
+        cmocka_unit_test(sequence_parallel_scatters_the_stream),
+        cmocka_unit_test(a_value_is_converted_once),
+        cmocka_unit_test(a_mesh_can_be_planned_but_not_bound),
+        cmocka_unit_test(stages_split_the_parameters)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
