@@ -1,21 +1,21 @@
 /* pool.c - this rank's worker threads. Floor 0 (base).
  *
- * One 64-bit word `claim` = generation << 32 | next task. The caller of mc_pool_run writes the job
- * (fn, arg, tasks), then publishes claim = (generation+1, 0). Everybody, the caller too, takes
- * tasks by compare-and-swap on that word until none is left.
+ * One 64-bit word `claim` = generation << 32 | tasks not claimed yet. The caller of mc_pool_run
+ * writes the job (fn, arg, tasks), then publishes claim = (generation + 1, tasks). Everybody, the
+ * caller too, takes tasks by compare-and-swap on that word until it says 0.
  *
- * I1  A thread runs a task only after a successful swap of the word in the generation whose job it
- *     has read. While a task of that generation is unclaimed its run has not returned, so the job
- * it read is the current one; a thread that comes late finds another generation or no task left.
- *     Therefore mc_pool_run returns as soon as the last task is done and never waits for a thread
- *     that the system has not scheduled yet.
- * I2  Task results happen-before the return of mc_pool_run: each task ends with a release increment
- *     of `done`, which the caller acquires.
- * I3  No wake-up is lost: a sleeper raises its count, then looks again, then sleeps on a word that
- *     the waker has changed before it looks at the count; all four sequentially consistent.
- * I4  Waits spin for some microseconds, then sleep in the kernel: ranks may outnumber cores.
- * I5  Workers block all signals: handlers run on the main thread only.
- * I6  With one thread, or one task, nothing is shared and no atomic is touched.
+ * I1  A thread runs a task only after a swap of the word from (g, n > 0), g being the generation
+ *     whose job it has read. The word alone says whether a task is left: the job's count may
+ * already be that of the next run when a late thread reads it. While a task of g is unclaimed, run
+ * g has not returned and its job stands; so the job that a successful swapper read is that of g,
+ * and a late thread's swap fails. Therefore mc_pool_run returns as soon as the last task is done
+ * and never waits for a thread that the system has not scheduled yet. I2  Task results
+ * happen-before the return of mc_pool_run: each task ends with a release increment of `done`, which
+ * the caller acquires. I3  No wake-up is lost: a sleeper raises its count, then looks again, then
+ * sleeps on a word that the waker has changed before it looks at the count; all four sequentially
+ * consistent. I4  Waits spin for some microseconds, then sleep in the kernel: ranks may outnumber
+ * cores. I5  Workers block all signals: handlers run on the main thread only. I6  With one thread,
+ * or one task, nothing is shared and no atomic is touched.
  *
  * Memory: one block of mc_alloc, freed by destroy. Threads: mc_pool_run from one thread at a time.
  */
@@ -73,17 +73,14 @@ static inline void relax(void)
 static void work(struct mc_pool *p, uint32_t gen, int thread)
 {
     uint64_t seen = atomic_load_explicit(&p->claim, memory_order_acquire);
-    while ((uint32_t)(seen >> 32) == gen) {
+    while ((uint32_t)(seen >> 32) == gen && (uint32_t)seen > 0) {
         mc_pool_fn fn = atomic_load_explicit(&p->fn, memory_order_relaxed);
         void *arg = atomic_load_explicit(&p->arg, memory_order_relaxed);
         uint32_t tasks = atomic_load_explicit(&p->tasks, memory_order_relaxed);
-        uint32_t task = (uint32_t)seen;
-        if (task >= tasks)
-            return;
-        if (!atomic_compare_exchange_weak_explicit(&p->claim, &seen, seen + 1, memory_order_acq_rel,
+        if (!atomic_compare_exchange_weak_explicit(&p->claim, &seen, seen - 1, memory_order_acq_rel,
                                                    memory_order_acquire))
             continue;
-        fn(arg, (int)task, thread);
+        fn(arg, (int)(tasks - (uint32_t)seen), thread);
         if (atomic_fetch_add(&p->done, 1) + 1 == tasks && atomic_load(&p->waiting)) /* I2, I3 */
             futex_wake(&p->done, 1);
         seen = atomic_load_explicit(&p->claim, memory_order_acquire);
@@ -136,7 +133,7 @@ void mc_pool_run(struct mc_pool *p, mc_pool_fn fn, void *arg, int tasks)
     atomic_store_explicit(&p->arg, arg, memory_order_relaxed);
     atomic_store_explicit(&p->tasks, (uint32_t)tasks, memory_order_relaxed);
     atomic_store_explicit(&p->done, 0, memory_order_relaxed);
-    atomic_store(&p->claim, (uint64_t)gen << 32);
+    atomic_store(&p->claim, (uint64_t)gen << 32 | (uint32_t)tasks);
     ring(p, tasks - 1);
     work(p, gen, 0);
     for (int i = 0; i < SPINS && atomic_load(&p->done) != (uint32_t)tasks; i++)
