@@ -111,6 +111,25 @@ MC_LJMP static int l_pairs(lua_State *L)
     return 2;
 }
 
+/* -- pcall ----------------------------------------------------------------------------------- */
+
+/* pcall with a bound on nesting: deep in a nearly full stack LuaJIT cannot call the count hook, so
+ * a recursion of pcalls would outlive its budget. */
+MC_LJMP static int l_pcall(lua_State *L)
+{
+    enum { MAX_NESTED = 100 };
+    struct mc_vm *vm = mc_vm_of(L);
+    luaL_checkany(L, 1);
+    if (vm->pcalls >= MAX_NESTED)
+        return luaL_error(L, "pcall: nested more than %d deep", MAX_NESTED);
+    vm->pcalls++;
+    const int rc = lua_pcall(L, lua_gettop(L) - 1, LUA_MULTRET, 0);
+    vm->pcalls--;
+    lua_pushboolean(L, rc == 0);
+    lua_insert(L, 1);
+    return lua_gettop(L);
+}
+
 /* -- print ----------------------------------------------------------------------------------- */
 
 MC_LJMP static int l_print(lua_State *L)
@@ -276,8 +295,9 @@ MC_LJMP static int l_require(lua_State *L)
 /* -- Environments ---------------------------------------------------------------------------- */
 
 static const char *const base_names[] = {
-    "assert", "error",        "getmetatable", "ipairs",   "pcall", "rawequal", "rawget",   "rawset",
-    "select", "setmetatable", "tonumber",     "tostring", "type",  "unpack",   "_VERSION", NULL};
+    "assert",   "error",  "getmetatable", "ipairs",       "rawequal",
+    "rawget",   "rawset", "select",       "setmetatable", "tonumber",
+    "tostring", "type",   "unpack",       "_VERSION",     NULL};
 static const char *const string_names[] = {"byte",    "char", "find",  "format", "gmatch",
                                            "gsub",    "len",  "lower", "match",  "rep",
                                            "reverse", "sub",  "upper", NULL};
@@ -336,6 +356,8 @@ MC_LJMP void mc_sandbox_push_env(lua_State *L)
     }
     lua_pushcfunction(L, l_pairs);
     lua_setfield(L, -2, "pairs");
+    lua_pushcfunction(L, l_pcall);
+    lua_setfield(L, -2, "pcall");
     lua_pushcfunction(L, l_print);
     lua_setfield(L, -2, "print");
     lua_pushcfunction(L, l_require);

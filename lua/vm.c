@@ -212,6 +212,7 @@ mc_status mc_vm_call(struct mc_vm *vm, lua_CFunction body, void *arg, int64_t bu
 {
     lua_State *L = vm->L;
     vm->tripped = 0;
+    vm->pcalls = 0;
     vm->budget_ns = budget_ns;
     watchdog_arm(vm, doing);
     vm->deadline_ns = mc_clock_thread_cpu_ns() + budget_ns;

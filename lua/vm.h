@@ -49,6 +49,7 @@ struct mc_vm {
     size_t used, peak;
     int64_t budget_ns, deadline_ns; /* of the present call, thread CPU time */
     int tripped;                    /* the budget is spent; stays until the call has unwound */
+    int pcalls;                     /* nested calls of the sandbox's pcall */
     enum mc_vm_outcome outcome;     /* of the last call */
     char doing[256];                /* what the present call is, for the watchdog */
     char dir[2048];                 /* `require` looks here for modules of the user's own */
