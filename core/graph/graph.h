@@ -42,8 +42,8 @@ struct mc_param {
     int layer;      /* -1 stem, layers: head */
     int nuses;
     unsigned grad_sum_axes; /* bit a: on a mesh the gradient here is a partial sum over axis a */
-    int64_t extra_offset; /* elements in extra_grads of use 1, 2 ... (nuses - 1 consecutive blocks
-                             of count) */
+    int64_t extra_offset;   /* elements in extra_grads of use 1, 2 ... (nuses - 1 consecutive blocks
+                               of count) */
 };
 struct mc_graph_memory { /* bytes; each becomes one arena of exactly that size */
     size_t params, grads, extra_grads, slot /* one */, slots /* all */, temp, tables, kv;

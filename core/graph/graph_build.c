@@ -1,14 +1,14 @@
 /* graph_build.c - from call lists to nodes, values and parameters.
  *
  * The stem's calls, then each layer's block, then the head's are written out in order; each call is
- * checked against its row, its shapes and states inferred, its inputs brought into the wanted states,
- * its parameters laid out. I1  Nothing is ignored: an unknown op or attribute, a value that nobody
- * reads, a name used twice are errors that name call and line. I2  Parameters lie in the order in
- * which calls name them; a run of fused linears has its weights adjacent, then its biases. I3  What
- * is fused changes neither names, shapes nor initial values. I4  Dropout exists in TRAIN graphs
- * alone; elsewhere its call is the identity.
- * Handle life: everything belongs to struct mc_graph; the recipe is borrowed and must outlive it.
- * Runs on the calling thread; builds are independent of each other. */
+ * checked against its row, its shapes and states inferred, its inputs brought into the wanted
+ * states, its parameters laid out. I1  Nothing is ignored: an unknown op or attribute, a value that
+ * nobody reads, a name used twice are errors that name call and line. I2  Parameters lie in the
+ * order in which calls name them; a run of fused linears has its weights adjacent, then its biases.
+ * I3  What is fused changes neither names, shapes nor initial values. I4  Dropout exists in TRAIN
+ * graphs alone; elsewhere its call is the identity. Handle life: everything belongs to struct
+ * mc_graph; the recipe is borrowed and must outlive it. Runs on the calling thread; builds are
+ * independent of each other. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -140,8 +140,7 @@ static double stem_std(const struct mc_graph *g, const char *param, double dfl)
 }
 
 static mc_status add_param(struct mc_graph *g, const char *name, int layer,
-                           const struct mc_param_spec *s, int fused, int *index,
-                           struct mc_err *err)
+                           const struct mc_param_spec *s, int fused, int *index, struct mc_err *err)
 {
     struct mc_param *p = mc_graph_room(g->param, g->nparams, &g->cap_params, sizeof *p);
     int64_t align = fused ? 1 : MC_PARAM_ALIGN;
@@ -185,8 +184,8 @@ static mc_status bind_param(struct mc_graph *g, int node, const char *full, int 
             copy.std = stem_std(g, s->tied, s->std);
             MC_TRY(add_param(g, s->tied, layer, &copy, 0, &i, err));
         } else if (i < 0) {
-            const char *near = NULL, **names = mc_alloc((size_t)g->nparams * sizeof *names + 1,
-                                                        "graph");
+            const char *near = NULL,
+                       **names = mc_alloc((size_t)g->nparams * sizeof *names + 1, "graph");
             if (!names)
                 return mc_graph_nomem(err);
             for (int k = 0; k < g->nparams; k++)
@@ -197,11 +196,10 @@ static mc_status bind_param(struct mc_graph *g, int node, const char *full, int 
             mc_free(names);
             return MC_E_RECIPE;
         } else if (!mc_shape_eq(&g->param[i].shape, &s->shape)) {
-            return mc_err_set(err, MC_E_RECIPE,
-                              "tied to %s [%lld, %lld], but this linear needs [%lld, %lld]", s->tied,
-                              (long long)g->param[i].shape.dim[0],
-                              (long long)g->param[i].shape.dim[1], (long long)s->shape.dim[0],
-                              (long long)s->shape.dim[1]);
+            return mc_err_set(
+                err, MC_E_RECIPE, "tied to %s [%lld, %lld], but this linear needs [%lld, %lld]",
+                s->tied, (long long)g->param[i].shape.dim[0], (long long)g->param[i].shape.dim[1],
+                (long long)s->shape.dim[0], (long long)s->shape.dim[1]);
         } else {
             struct mc_sharding sh = s->sharding;
             mc_graph_normalise(g, &sh);
@@ -263,8 +261,7 @@ static mc_status check_call(const struct expand *x, int i, const struct mc_op **
     if ((*op)->flags & MC_OPF_INTERNAL)
         return fault(x->g, x->layer, c, err, "the graph adds this op itself; remove the call");
     if (c->nin < (*op)->nin_min || c->nin > (*op)->nin_max)
-        return fault(x->g, x->layer, c, err, "has %d inputs; it takes %d", c->nin,
-                     (*op)->nin_min);
+        return fault(x->g, x->layer, c, err, "has %d inputs; it takes %d", c->nin, (*op)->nin_min);
     for (int k = 0; k < c->nin; k++)
         if (c->in[k] < 0 || c->in[k] > i)
             return fault(x->g, x->layer, c, err, "input %d is value %d, which is not made yet", k,
@@ -332,8 +329,8 @@ static mc_status connect(const struct expand *x, const struct mc_call *c,
         if (g->value[in[k]].cols == 0)
             continue;
         snprintf(who, sizeof who, "input %d", k);
-        mc_status st = mc_graph_reshard(g, in[k], &io->want[k].sharding, x->layer, c->line, who,
-                                        &in[k], &e);
+        mc_status st =
+            mc_graph_reshard(g, in[k], &io->want[k].sharding, x->layer, c->line, who, &in[k], &e);
         if (st != MC_OK)
             return st == MC_E_NOMEM ? mc_graph_nomem(err) : fault(g, x->layer, c, err, "%s", e.msg);
         if (g->cfg.mode != MC_GRAPH_TRAIN || in[k] != x->val[c->in[k]])
@@ -359,9 +356,8 @@ static mc_status add_table(struct mc_graph *g, struct mc_gnode *n, struct mc_err
     if (g->ntables == MC_MAX_TABLES)
         return mc_err_set(err, MC_E_RECIPE, "more than %d different (theta, head_dim) in one model",
                           MC_MAX_TABLES);
-    g->table[g->ntables++] = (struct mc_table){.theta = n->attr[0],
-                                               .d = (int64_t)n->attr[1],
-                                               .offset = (size_t)g->table_elems};
+    g->table[g->ntables++] = (struct mc_table){
+        .theta = n->attr[0], .d = (int64_t)n->attr[1], .offset = (size_t)g->table_elems};
     g->table_elems += g->cfg.bound.t * (int64_t)n->attr[1]; /* cos and sin, d/2 each */
     return MC_OK;
 }
@@ -401,7 +397,8 @@ static mc_status make_node(struct expand *x, int i, int k, const struct mc_op *o
         struct mc_err e = {0};
         int v;
         mc_graph_normalise(g, &io[j].out[0].sharding);
-        if (mc_graph_add_value(g, io[j].out[0].cols, &io[j].out[0].sharding, id, n->one_row, &v, &e))
+        if (mc_graph_add_value(g, io[j].out[0].cols, &io[j].out[0].sharding, id, n->one_row, &v,
+                               &e))
             return fault(g, x->layer, &x->f->call[i + j], err, "%s", e.msg);
         n->out[n->nout++] = v;
         x->val[i + j + 1] = v;
@@ -437,18 +434,14 @@ static mc_status make_node(struct expand *x, int i, int k, const struct mc_op *o
 
 /* -- Functions -------------------------------------------------------------------------------- */
 
-/* I1: every value is read, the result is there. */
-static mc_status check_func(const struct expand *x, struct mc_err *err)
+/* I1: every value is read. */
+static mc_status check_uses(const struct expand *x, struct mc_err *err)
 {
     const struct mc_func *f = x->f;
-    char where[32];
-    place_name(x->g, x->layer, where);
-    if (f->ncalls < 1)
-        return mc_err_set(err, MC_E_RECIPE, "model: %s: has no calls", where);
     for (int i = 0; i + 1 < f->ncalls; i++) {
         int used = 0;
         for (int j = i + 1; j < f->ncalls; j++)
-            for (int k = 0; k < f->call[j].nin && k < MC_MAX_CALL_IN; k++)
+            for (int k = 0; k < f->call[j].nin; k++)
                 used |= f->call[j].in[k] == i + 1;
         if (!used)
             return fault(x->g, x->layer, &f->call[i], err,
@@ -461,7 +454,11 @@ static mc_status write_out(struct expand *x, struct mc_err *err)
 {
     struct mc_graph *g = x->g;
     struct mc_op_infer io[MC_FUSE_MAX];
-    MC_TRY(check_func(x, err));
+    if (x->f->ncalls < 1) {
+        char where[32];
+        place_name(g, x->layer, where);
+        return mc_err_set(err, MC_E_RECIPE, "model: %s: has no calls", where);
+    }
     for (int i = 0; i < x->f->ncalls;) {
         const struct mc_op *op = NULL;
         int k = run_of_linears(x, i);
@@ -477,7 +474,7 @@ static mc_status write_out(struct expand *x, struct mc_err *err)
             MC_TRY(make_node(x, i, k, op, io, err));
         i += k;
     }
-    return MC_OK;
+    return check_uses(x, err);
 }
 
 static mc_status expand_func(struct mc_graph *g, const struct mc_func *f, int layer, int in,
@@ -511,8 +508,8 @@ static mc_status settle_stream(struct mc_graph *g, int layer, int *v, struct mc_
     return MC_OK;
 }
 
-static mc_status append_internal(struct mc_graph *g, const char *name, int in, int layer, int has_out,
-                                 int one_row, int *out, struct mc_err *err)
+static mc_status append_internal(struct mc_graph *g, const char *name, int in, int layer,
+                                 int has_out, int one_row, int *out, struct mc_err *err)
 {
     const struct mc_op *op = mc_op_find(name);
     struct mc_call call = {.nin = 1};
@@ -598,11 +595,13 @@ static mc_status build_nodes(struct mc_graph *g, struct mc_err *err)
     if (g->cfg.has_stem) {
         MC_TRY(expand_func(g, &m->stem, -1, v, &v, err));
         if (g->value[v].cols == 0)
-            return mc_err_set(err, MC_E_RECIPE, "model: stem: returns the token ids; it needs an "
-                                                "embedding");
+            return mc_err_set(err, MC_E_RECIPE,
+                              "model: stem: returns the token ids; it needs an "
+                              "embedding");
     }
     if (g->value[v].cols != m->hidden)
-        return mc_err_set(err, MC_E_RECIPE, "model: stem: returns %lld columns, model.hidden is %lld",
+        return mc_err_set(err, MC_E_RECIPE,
+                          "model: stem: returns %lld columns, model.hidden is %lld",
                           (long long)g->value[v].cols, (long long)m->hidden);
     MC_TRY(settle_stream(g, -1, &v, err));
     MC_TRY(blocks(g, &v, err));
@@ -625,8 +624,9 @@ static mc_status check_cfg(const struct mc_graph_cfg *c, struct mc_err *err)
 {
     const struct mc_recipe *r = c->recipe;
     if (c->bound.b < 1 || c->bound.t < 1 || c->bound.b > INT32_MAX / c->bound.t)
-        return mc_err_set(err, MC_E_RECIPE, "a microbatch of %lld sequences of %lld tokens; both must "
-                                            "be at least 1 and their product below 2^31",
+        return mc_err_set(err, MC_E_RECIPE,
+                          "a microbatch of %lld sequences of %lld tokens; both must "
+                          "be at least 1 and their product below 2^31",
                           (long long)c->bound.b, (long long)c->bound.t);
     if (c->mode == MC_GRAPH_INFER && c->bound.b != 1)
         return mc_err_set(err, MC_E_BUG, "an INFER graph runs one sequence, not %lld",
@@ -636,10 +636,8 @@ static mc_status check_cfg(const struct mc_graph_cfg *c, struct mc_err *err)
         return mc_err_set(err, MC_E_BUG, "graph: layers %d .. %d of %lld, %d slots, %d threads",
                           c->first_layer, c->end_layer, (long long)r->model.layers, c->slots,
                           c->threads);
-    for (int i = 0; i < r->parallel.nrecompute_ops &&
-                    r->parallel.recompute == MC_RECOMPUTE_OPS;
-         i++)
-    {
+    for (int i = 0; i < r->parallel.nrecompute_ops && r->parallel.recompute == MC_RECOMPUTE_OPS;
+         i++) {
         const struct mc_op *op = mc_op_find(r->parallel.recompute_ops[i]);
         if (!op || op->flags & MC_OPF_INTERNAL) {
             const char *names[128];
@@ -699,13 +697,22 @@ void mc_graph_destroy(struct mc_graph *g)
     mc_free(g);
 }
 
-const struct mc_graph_memory *mc_graph_memory(const struct mc_graph *g) { return &g->mem; }
-int mc_graph_nparams(const struct mc_graph *g) { return g->nparams; }
+const struct mc_graph_memory *mc_graph_memory(const struct mc_graph *g)
+{
+    return &g->mem;
+}
+int mc_graph_nparams(const struct mc_graph *g)
+{
+    return g->nparams;
+}
 const struct mc_param *mc_graph_param(const struct mc_graph *g, int i)
 {
     return i >= 0 && i < g->nparams ? &g->param[i] : NULL;
 }
-int64_t mc_graph_flat_count(const struct mc_graph *g) { return g->flat; }
+int64_t mc_graph_flat_count(const struct mc_graph *g)
+{
+    return g->flat;
+}
 int64_t mc_graph_param_count(const struct mc_graph *g)
 {
     int64_t n = 0;

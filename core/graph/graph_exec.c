@@ -1,12 +1,12 @@
 /* graph_exec.c - runs the static program: pointers once, then verbs one after the other.
  *
- * I1  Nothing is allocated, searched or decided here: a step's operands were fixed by the plan. bind
- * turns offsets into pointers; a change of slot turns them again (a loop over steps, no allocation).
- * I2  bind refuses what this version cannot run: a mesh of more than one rank, or a stage without stem
- * or head. I3  Gradient accumulators are only added to; mc_graph_zero_grads() starts a step. I4  Extra
- * uses of a parameter are added to its gradient in use order, once, after the last microbatch.
- * Buffers belong to the caller and are as large as mc_graph_memory() says. One thread drives a graph;
- * kernels use the pool. */
+ * I1  Nothing is allocated, searched or decided here: a step's operands were fixed by the plan.
+ * bind turns offsets into pointers; a change of slot turns them again (a loop over steps, no
+ * allocation). I2  bind refuses what this version cannot run: a mesh of more than one rank, or a
+ * stage without stem or head. I3  Gradient accumulators are only added to; mc_graph_zero_grads()
+ * starts a step. I4  Extra uses of a parameter are added to its gradient in use order, once, after
+ * the last microbatch. Buffers belong to the caller and are as large as mc_graph_memory() says. One
+ * thread drives a graph; kernels use the pool. */
 #include <math.h>
 #include <string.h>
 #include "graph_int.h"
@@ -64,11 +64,11 @@ static void point_params(struct mc_graph *g)
             n->param[k] = at(g->buf.params, (size_t)p->offset, g->elem);
             if (g->cfg.mode != MC_GRAPH_TRAIN)
                 continue;
-            n->grad[k] = gn->use[k] == 0
-                             ? at(g->buf.grads, (size_t)p->offset, g->grad_elem)
-                             : at(g->buf.extra_grads,
-                                  (size_t)(p->extra_offset + (gn->use[k] - 1) * p->count),
-                                  g->grad_elem);
+            n->grad[k] =
+                gn->use[k] == 0
+                    ? at(g->buf.grads, (size_t)p->offset, g->grad_elem)
+                    : at(g->buf.extra_grads,
+                         (size_t)(p->extra_offset + (gn->use[k] - 1) * p->count), g->grad_elem);
         }
         if (gn->table >= 0) {
             const struct mc_table *tb = &g->table[gn->table];
@@ -94,8 +94,9 @@ mc_status mc_graph_bind(struct mc_graph *g, const struct mc_kern_ops *kern, stru
                               "this version does not have; it can be planned, not run",
                               mc_axis_name((enum mc_axis)a), g->cfg.axis_size[a]);
     if (!g->cfg.has_stem || !g->cfg.has_head)
-        return mc_err_set(err, MC_E_MACHINE, "a stage without %s runs in a pipeline only, which this "
-                                             "version does not have; it can be planned, not run",
+        return mc_err_set(err, MC_E_MACHINE,
+                          "a stage without %s runs in a pipeline only, which this "
+                          "version does not have; it can be planned, not run",
                           g->cfg.has_stem ? "head" : "stem");
     if (kern->dtype != g->cfg.recipe->precision)
         return mc_err_set(err, MC_E_MACHINE, "the recipe computes in %s, the kernels \"%s\" in %s",
@@ -221,8 +222,8 @@ void mc_graph_finish_grads(struct mc_graph *g)
         const struct mc_param *p = &g->param[i];
         void *sum = at(g->buf.grads, (size_t)p->offset, g->grad_elem);
         for (int u = 1; u < p->nuses; u++) { /* I4 */
-            const void *use = at(g->buf.extra_grads,
-                                 (size_t)(p->extra_offset + (u - 1) * p->count), g->grad_elem);
+            const void *use = at(g->buf.extra_grads, (size_t)(p->extra_offset + (u - 1) * p->count),
+                                 g->grad_elem);
             /* one row of a matrix each, so that the pool has rows to share */
             int64_t c = p->shape.nd > 1 ? p->count / p->shape.dim[0] : p->count;
             struct mc_add a = {.m = p->count / c,
@@ -243,9 +244,9 @@ void mc_graph_finish_grads(struct mc_graph *g)
 /* -- Work ------------------------------------------------------------------------------------- */
 
 /* Operations of the products alone (a multiply-add is 2): per linear 2 M K N; per attention
- * 4 B T^2 (H D), half of it when causal. Backward does each product twice, for the input and for the
- * weight (attention: for its two operands), so forward + backward = 3 x forward; recomputation is not
- * counted. EVAL and INFER graphs: forward alone. */
+ * 4 B T^2 (H D), half of it when causal. Backward does each product twice, for the input and for
+ * the weight (attention: for its two operands), so forward + backward = 3 x forward; recomputation
+ * is not counted. EVAL and INFER graphs: forward alone. */
 double mc_graph_flops(const struct mc_graph *g, int64_t b, int64_t t)
 {
     double sum = 0;

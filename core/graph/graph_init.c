@@ -1,9 +1,10 @@
 /* graph_init.c - initial weights and rope tables: numbers that depend on names and places alone.
  *
- * I1  Element i of parameter NAME is std * normal(key("init" NAME), step 0, i), i its logical index:
- * the same bits whatever is fused, sharded or in what order parameters are made. I2  The fp32 draw is
- * the value: std * normal is formed in fp64 and rounded once to fp32; fp64 runs widen that. bf16 rounds
- * it to nearest even. I3  Rope tables are computed in fp64 and rounded once to the run's precision. */
+ * I1  Element i of parameter NAME is std * normal(key("init" NAME), step 0, i), i its logical
+ * index: the same bits whatever is fused, sharded or in what order parameters are made. I2  The
+ * fp32 draw is the value: std * normal is formed in fp64 and rounded once to fp32; fp64 runs widen
+ * that. bf16 rounds it to nearest even. I3  Rope tables are computed in fp64 and rounded once to
+ * the run's precision. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -23,7 +24,8 @@ static void store(void *params, enum mc_dtype dtype, int64_t at, float v)
     }
 }
 
-void mc_graph_init_params(const struct mc_graph *g, uint64_t seed, enum mc_dtype dtype, void *params)
+void mc_graph_init_params(const struct mc_graph *g, uint64_t seed, enum mc_dtype dtype,
+                          void *params)
 {
     for (int a = 0; a < MC_NAXES; a++)
         MC_ASSERT(g->cfg.axis_size[a] == 1); /* parts of a mesh are cut from a one-rank layout */

@@ -4,17 +4,17 @@
  *   node     one op applied to values; fused linears are one node (graph_build.c, graph_shard.c)
  *   step     one verb of one node: the program is `forward` steps, then backward ones; steps name
  *            *pieces* (graph_plan.c)
- *   piece    one value, gradient, saved tensor or scratch, written by exactly one step (SSA); pieces
- *            share a *store* only where the planner proved it safe; a store is an offset in the slot
- *            or in temp
- * A step's index is its tick; lifetimes are intervals of ticks. All arrays are handle life, owned by
- * struct mc_graph. */
+ *   piece    one value, gradient, saved tensor or scratch, written by exactly one step (SSA);
+ * pieces share a *store* only where the planner proved it safe; a store is an offset in the slot or
+ * in temp A step's index is its tick; lifetimes are intervals of ticks. All arrays are handle life,
+ * owned by struct mc_graph. */
 #pragma once
 #include "graph.h"
 
 enum { MC_TOKENS = -1, MC_FUSE_MAX = MC_OP_OUT, MC_MAX_TABLES = 8, MC_PARAM_ALIGN = 32 };
 
-/* What a verb is given: the operands of one step, resolved to pointers. rows = cx->e.b * cx->e.t. */
+/* What a verb is given: the operands of one step, resolved to pointers. rows = cx->e.b * cx->e.t.
+ */
 struct mc_node {
     const struct mc_op *op;
     const char *name;
@@ -35,7 +35,7 @@ struct mc_node {
 };
 
 struct mc_gvalue {
-    int64_t cols;        /* logical; 0: the token ids */
+    int64_t cols;         /* logical; 0: the token ids */
     int64_t lrows, lcols; /* on this rank, at bound */
     struct mc_sharding sharding;
     int node; /* producer; -1: comes from outside */
@@ -52,9 +52,9 @@ struct mc_gnode {
     int64_t saved[MC_OP_SAVED]; /* elements */
     double attr[8];
     uint64_t key;
-    int is_result; /* of its function: kept under block recomputation */
-    int one_row;   /* INFER: works on the last row alone */
-    int table;     /* -1: none */
+    int is_result;              /* of its function: kept under block recomputation */
+    int one_row;                /* INFER: works on the last row alone */
+    int table;                  /* -1: none */
     int64_t kv_offset, kv_cols; /* elements; kv_cols 0: no cache */
 };
 struct mc_piece {
@@ -85,8 +85,8 @@ struct mc_step {
     enum mc_verb verb;
     int gnode; /* -1 for sums and copies */
     int again; /* forward run in backward: recomputation */
-    int in[MC_OP_IN], out[MC_OP_OUT], d_in[MC_OP_IN], d_out[MC_OP_OUT], saved[MC_OP_SAVED],
-        scratch, adds_to; /* pieces, -1: none; adds_to: the sum that d_in[0] continues (n.acc) */
+    int in[MC_OP_IN], out[MC_OP_OUT], d_in[MC_OP_IN], d_out[MC_OP_OUT], saved[MC_OP_SAVED], scratch,
+        adds_to; /* pieces, -1: none; adds_to: the sum that d_in[0] continues (n.acc) */
     struct mc_node n;
 };
 struct mc_table {
@@ -100,7 +100,7 @@ struct mc_graph_opt { /* for tests: what changes speed and memory but may not ch
 struct mc_graph {
     struct mc_graph_cfg cfg;
     struct mc_graph_opt opt;
-    size_t elem, grad_elem; /* bytes */
+    size_t elem, grad_elem;          /* bytes */
     const struct mc_kern_ops *sizes; /* the table whose _scratch functions sized the plan */
     struct mc_graph_memory mem;
 
@@ -161,8 +161,10 @@ void mc_graph_resolve(struct mc_graph *g, int slot);
 
 /* ---- op_table.c, for graph_build.c and the rows ---- */
 mc_status mc_op_check_attrs(const struct mc_op *op, const struct mc_call *c, struct mc_err *err);
-extern const struct mc_op *const mc_ops_embed[], *const mc_ops_linear[], *const mc_ops_norm[],
-    *const mc_ops_attn[], *const mc_ops_act[], *const mc_ops_misc[], *const mc_ops_loss[];
+extern const struct mc_op *const mc_ops_embed[],
+    *const mc_ops_linear[], *const mc_ops_norm[], *const mc_ops_attn[],
+                                                      *const mc_ops_act[], *const mc_ops_misc[],
+                                                                               *const mc_ops_loss[];
 int64_t mc_op_local_cols(const struct mc_op_infer *io, const struct mc_value_info *v);
 int64_t mc_op_local_rows(const struct mc_op_infer *io, const struct mc_value_info *v);
 void mc_op_want_whole(struct mc_value_info *v); /* partial sums must be summed first */

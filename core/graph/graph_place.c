@@ -1,15 +1,15 @@
 /* graph_place.c - from pieces to memory: who shares a store, and where each store lies.
  *
- * Pass 1 walks the program by tick and gives each piece that a step writes a store: that of one of the
- * step's inputs where the row allows writing over it (in place), else a new one. I1  A piece is written
- * over only when every piece on the same columns of its store is dead after this tick: whoever still
- * has to read keeps its bits. I2  Slices of a group lie in the group's store; a chain of in-place steps
- * that ends in a slice is moved there whole. I3  d(logits) over logits, and sums continued by their
- * contributor, must share; that they can is the planner's promise, asserted.
- * Pass 2: a store that is written in forward and read in backward lies in the slot, one after the other;
- * all others in temp, where two stores may overlap only if their lifetimes do not: largest first, each
- * into the smallest hole that holds it among those it meets. Offsets are multiples of 64 bytes.
- * I4  The plan is a function of the program alone. */
+ * Pass 1 walks the program by tick and gives each piece that a step writes a store: that of one of
+ * the step's inputs where the row allows writing over it (in place), else a new one. I1  A piece is
+ * written over only when every piece on the same columns of its store is dead after this tick:
+ * whoever still has to read keeps its bits. I2  Slices of a group lie in the group's store; a chain
+ * of in-place steps that ends in a slice is moved there whole. I3  d(logits) over logits, and sums
+ * continued by their contributor, must share; that they can is the planner's promise, asserted.
+ * Pass 2: a store that is written in forward and read in backward lies in the slot, one after the
+ * other; all others in temp, where two stores may overlap only if their lifetimes do not: largest
+ * first, each into the smallest hole that holds it among those it meets. Offsets are multiples of
+ * 64 bytes. I4  The plan is a function of the program alone. */
 #include <stdlib.h>
 #include "../base/arena.h"
 #include "graph_int.h"

@@ -1,28 +1,27 @@
 /* graph_plan.c - from nodes to the static program: which verb runs when, on which pieces.
  *
- * A *piece* is one value, gradient, saved tensor or scratch, written by exactly one step and read by
- * later ones; the step's index is its tick, so lifetimes are known when the program is. The order is
- *   forward    nodes in order
- *   backward   nodes in reverse: backward_weight, then backward_input (so that a gradient may be
- *              overwritten by what is computed from it)
- * I1  Backward reads forward pieces only where a row says so (keeps_*); they are what the slot holds.
- * I2  A recomputed node is run again in backward, once, just before its first reader there; results of
- * functions (the stream between blocks) are never recomputed under `block`. I3  The gradient of a value
- * used several times is summed in the order of the backward list: by the last contributor itself where
- * its row can add (MC_OPF_DACC) and nobody else calls the sum so far theirs, else by a sum step. I4  A
- * gradient that is shared (add: both inputs' is the output's) has as many *holders* as values; only a
- * sole holder may write over it. I5  Gradients of fused outputs are slices of one buffer (a *group*),
- * so that one GEMM reads them; a shared one is copied in.
- * graph_place.c then lays pieces into memory. Handle life; the calling thread. */
+ * A *piece* is one value, gradient, saved tensor or scratch, written by exactly one step and read
+ * by later ones; the step's index is its tick, so lifetimes are known when the program is. The
+ * order is forward    nodes in order backward   nodes in reverse: backward_weight, then
+ * backward_input (so that a gradient may be overwritten by what is computed from it) I1  Backward
+ * reads forward pieces only where a row says so (keeps_*); they are what the slot holds. I2  A
+ * recomputed node is run again in backward, once, just before its first reader there; results of
+ * functions (the stream between blocks) are never recomputed under `block`. I3  The gradient of a
+ * value used several times is summed in the order of the backward list: by the last contributor
+ * itself where its row can add (MC_OPF_DACC) and nobody else calls the sum so far theirs, else by a
+ * sum step. I4  A gradient that is shared (add: both inputs' is the output's) has as many *holders*
+ * as values; only a sole holder may write over it. I5  Gradients of fused outputs are slices of one
+ * buffer (a *group*), so that one GEMM reads them; a shared one is copied in. graph_place.c then
+ * lays pieces into memory. Handle life; the calling thread. */
 #include <string.h>
 #include "../base/arena.h"
 #include "graph_int.h"
 
 struct plan {
     struct mc_graph *g;
-    int *fwd;   /* [values] piece of the forward pass */
-    int *again; /* [values] recomputed piece, -1 */
-    int *grad;  /* [values] gradient so far, -1 */
+    int *fwd;                 /* [values] piece of the forward pass */
+    int *again;               /* [values] recomputed piece, -1 */
+    int *grad;                /* [values] gradient so far, -1 */
     int *saved, *saved_again; /* [nodes * MC_OP_SAVED] */
     int *ran_again;           /* [nodes] */
 };
@@ -36,7 +35,8 @@ static int new_piece(struct mc_graph *g, int64_t rows, int64_t cols)
         return -1;
     g->piece = p;
     p += g->npieces;
-    *p = (struct mc_piece){.rows = rows, .cols = cols, .def = -1, .store = -1, .group = -1, .next = -1};
+    *p = (struct mc_piece){
+        .rows = rows, .cols = cols, .def = -1, .store = -1, .group = -1, .next = -1};
     return g->npieces++;
 }
 
@@ -98,7 +98,10 @@ static struct mc_step *new_step(struct mc_graph *g, enum mc_step_kind kind, enum
     return s;
 }
 
-static int last_tick(const struct mc_graph *g) { return g->nsteps - 1; }
+static int last_tick(const struct mc_graph *g)
+{
+    return g->nsteps - 1;
+}
 
 static int reads(struct mc_graph *g, int *operand, int piece)
 {
@@ -407,7 +410,8 @@ static mc_status emit(struct plan *pl, struct mc_err *err)
 static mc_status find_sizes(struct mc_graph *g, struct mc_err *err)
 {
     const struct mc_recipe *r = g->cfg.recipe;
-    /* scratch of devices or precisions that this build cannot run is planned by the CPU's fp32 table */
+    /* scratch of devices or precisions that this build cannot run is planned by the CPU's fp32
+     * table */
     if (mc_kern_get(r->device, r->precision, &g->sizes, NULL) == MC_OK)
         return MC_OK;
     return mc_kern_get(MC_DEVICE_CPU, MC_F32, &g->sizes, err);

@@ -1,7 +1,7 @@
 /* graph_print.c - the program as a table for people: one line a step, then totals.
  *
- *   tick  verb  node  operands            each operand: [rows, columns] @ place + offset (first..last)
- * Pure; lines go to the caller one by one. */
+ *   tick  verb  node  operands            each operand: [rows, columns] @ place + offset
+ * (first..last) Pure; lines go to the caller one by one. */
 #include <stdio.h>
 #include "graph_int.h"
 
@@ -79,7 +79,9 @@ void mc_graph_print(const struct mc_graph *g, void (*line)(void *, const char *)
         line(arg, l.s);
     }
     l.n = 0;
-    add(&l, "bytes  params %zu  grads %zu  extra %zu  slot %zu  temp %zu  tables %zu  kv %zu  total %zu",
+    add(&l,
+        "bytes  params %zu  grads %zu  extra %zu  slot %zu  temp %zu  tables %zu  kv %zu  total "
+        "%zu",
         g->mem.params, g->mem.grads, g->mem.extra_grads, g->mem.slot, g->mem.temp, g->mem.tables,
         g->mem.kv, g->mem.total);
     line(arg, l.s);

@@ -1,7 +1,8 @@
 /* graph_shard.c - states on the mesh: what a value is, what an op wants, and what joins the two.
  *
- * Per mesh axis a value is replicate, shard(0) by rows, shard(1) by columns, or partial (the value is
- * the sum over coordinates). From what an op has to what it wants there is exactly one way, or none:
+ * Per mesh axis a value is replicate, shard(0) by rows, shard(1) by columns, or partial (the value
+ * is the sum over coordinates). From what an op has to what it wants there is exactly one way, or
+ * none:
  *
  *   have \ want   replicate            shard(d)                        partial
  *   replicate     -                    rows: scatter; columns: refuse  refuse
@@ -10,12 +11,12 @@
  *
  * I1  No composition is silent: either states are equal, or a collective's record is in the node
  * list, or building fails and says op, call, tensor and both states. I2  On an axis of size 1 every
- * state is replicate, so nothing is ever inserted on one rank. I3  A value is converted once: a second
- * user of the same state reads the same record. A replicated value cut by columns is refused, not cut:
- * it means that the linear that made it should have been shard = "column", and each coordinate would
- * compute all of it for nothing.
- * Gradients follow by duality: d(partial) is replicate, d(shard) is shard, and where a replicated
- * value enters work that is split, its gradient is partial and all_reduce_grad marks the sum. */
+ * state is replicate, so nothing is ever inserted on one rank. I3  A value is converted once: a
+ * second user of the same state reads the same record. A replicated value cut by columns is
+ * refused, not cut: it means that the linear that made it should have been shard = "column", and
+ * each coordinate would compute all of it for nothing. Gradients follow by duality: d(partial) is
+ * replicate, d(shard) is shard, and where a replicated value enters work that is split, its
+ * gradient is partial and all_reduce_grad marks the sum. */
 #include <stdio.h>
 #include <string.h>
 #include "graph_int.h"
@@ -104,13 +105,13 @@ mc_status mc_graph_reshard(struct mc_graph *g, int value, const struct mc_shardi
             if (by >= 0)
                 snprintf(maker, sizeof maker, "%.20s \"%.64s\"", g->node[by].op->name,
                          g->node[by].name);
-            return mc_err_set(
-                err, MC_E_RECIPE, "%s, made by %s, is in state %s, wanted is %s, and no collective "
-                                  "turns one into the other%s",
-                who, maker, have_s, want_s,
-                after.on[a].kind == MC_REPLICATE && want.on[a].kind == MC_SHARD
-                    ? "; give the linear before it shard = \"column\""
-                    : "");
+            return mc_err_set(err, MC_E_RECIPE,
+                              "%s, made by %s, is in state %s, wanted is %s, and no collective "
+                              "turns one into the other%s",
+                              who, maker, have_s, want_s,
+                              after.on[a].kind == MC_REPLICATE && want.on[a].kind == MC_SHARD
+                                  ? "; give the linear before it shard = \"column\""
+                                  : "");
         }
         after.on[a] = want.on[a];
         MC_TRY(insert(g, op, *out, a, dim, &after, layer, line, &next, err));

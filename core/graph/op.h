@@ -7,9 +7,10 @@
  *
  * I1  Verbs allocate nothing and keep nothing: all memory is in the node's views, scratch and saved
  * buffers. I2  forward may run again (recompute) and must give the same bits. I3  backward_input
- * writes d(input) views; a value used by several nodes is summed by the graph, in the fixed order of
- * the backward list (last user first). A row with MC_OPF_DACC adds to d_in[0] instead when the node
- * says `acc`. I4  backward_weight adds to the gradient accumulators of the node's parameter *uses*.
+ * writes d(input) views; a value used by several nodes is summed by the graph, in the fixed order
+ * of the backward list (last user first). A row with MC_OPF_DACC adds to d_in[0] instead when the
+ * node says `acc`. I4  backward_weight adds to the gradient accumulators of the node's parameter
+ * *uses*.
  */
 #pragma once
 #include <stddef.h>
@@ -99,10 +100,11 @@ enum mc_op_flag {
     MC_OPF_DINPLACE = 2, /* d(input 0) may take the buffer of d(output 0) */
     MC_OPF_DLOGITS = 4,  /* d(input 0) is written over input 0 itself (cross entropy) */
     MC_OPF_NEEDS_KV = 8, /* in an INFER graph the node gets a KV cache */
-    MC_OPF_DSHARE = 16,  /* d(every input) *is* d(output 0): no verb runs, no buffer is taken (add) */
-    MC_OPF_DACC = 32,    /* backward_input can add to d_in[0] (node->acc) */
-    MC_OPF_RANDOM = 64,  /* draws bits keyed by its full name: needs a name; off outside TRAIN */
-    MC_OPF_TABLE = 128,  /* wants cos/sin tables of (attr[0] theta, attr[1] head_dim) */
+    MC_OPF_DSHARE =
+        16,           /* d(every input) *is* d(output 0): no verb runs, no buffer is taken (add) */
+    MC_OPF_DACC = 32, /* backward_input can add to d_in[0] (node->acc) */
+    MC_OPF_RANDOM = 64,   /* draws bits keyed by its full name: needs a name; off outside TRAIN */
+    MC_OPF_TABLE = 128,   /* wants cos/sin tables of (attr[0] theta, attr[1] head_dim) */
     MC_OPF_INTERNAL = 256 /* made by the graph only; a recipe that calls it is refused */
 };
 struct mc_op {
@@ -127,7 +129,7 @@ struct mc_op {
     const char *attrs[8]; /* attribute names it knows, NULL-ended: others are an error with the
                              nearest name */
     int deterministic;    /* 1 */
-    int variant; /* told to infer: several rows may share their functions (activations) */
+    int variant;          /* told to infer: several rows may share their functions (activations) */
 };
 const struct mc_op *mc_op_find(const char *name); /* NULL: no such row */
 const struct mc_op *const *mc_op_all(int *n);

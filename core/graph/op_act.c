@@ -2,8 +2,9 @@
  *
  * A one-input activation is y = f(x) per element; the kernel knows f and f' by enum mc_unary_kind,
  * so a row only says which. To add one, see docs/add_an_op.md: kind and formula in core/kern, one
- * ACTIVATION line here. swiglu(g, u) = silu(g) * u. Activations keep their inputs for backward. On a
- * mesh they work on whatever part is here, but not on partial sums: f(a) + f(b) is not f(a + b). */
+ * ACTIVATION line here. swiglu(g, u) = silu(g) * u. Activations keep their inputs for backward. On
+ * a mesh they work on whatever part is here, but not on partial sums: f(a) + f(b) is not f(a + b).
+ */
 #include "graph_int.h"
 
 enum { KIND = 0 };

@@ -4,12 +4,12 @@
  * attention  q (M, H*D), k v (M, KV*D) -> o (M, H*D): softmax(scale q k^T) v, causal; query head h
  *            reads key head h / (H / KV). Saved: lse (B, H, T). Never stores T x T.
  * In an INFER graph attention keeps its keys and values in a cache, [bound.t, KV*D] each, and reads
- * positions 0 .. pos0 + t - 1 from it. On a mesh heads lie over tp: q, k and v all in the same state,
- * so that a coordinate has whole heads and the key heads that its query heads read. */
+ * positions 0 .. pos0 + t - 1 from it. On a mesh heads lie over tp: q, k and v all in the same
+ * state, so that a coordinate has whole heads and the key heads that its query heads read. */
 #include <math.h>
 #include "graph_int.h"
 
-enum { THETA = 0, ROPE_D = 1 };                /* rope: as MC_OPF_TABLE says */
+enum { THETA = 0, ROPE_D = 1 };               /* rope: as MC_OPF_TABLE says */
 enum { HEAD_DIM = 0, SCALE = 1, CAUSAL = 2 }; /* attention */
 
 /* -- rope ------------------------------------------------------------------------------------- */
@@ -22,8 +22,8 @@ static mc_status heads_of(const struct mc_op_infer *io, int i, int64_t d, const 
         return mc_err_set(err, MC_E_RECIPE, "%s has %lld columns, not whole heads of head_dim %lld",
                           what, (long long)io->in[i].cols, (long long)d);
     if (mine % d != 0)
-        return mc_err_set(err, MC_E_RECIPE, "%s has %lld heads, which tp = %d does not divide", what,
-                          (long long)(io->in[i].cols / d), io->axis_size[MC_AXIS_TP]);
+        return mc_err_set(err, MC_E_RECIPE, "%s has %lld heads, which tp = %d does not divide",
+                          what, (long long)(io->in[i].cols / d), io->axis_size[MC_AXIS_TP]);
     *heads = io->in[i].cols / d;
     return MC_OK;
 }

@@ -11,8 +11,9 @@ static mc_status embedding_infer(struct mc_op_infer *io, struct mc_err *err)
 {
     int64_t vocab;
     if (io->in[0].cols != 0)
-        return mc_err_set(err, MC_E_RECIPE, "reads a value of %lld columns; it reads token ids, "
-                                            "the argument of the stem",
+        return mc_err_set(err, MC_E_RECIPE,
+                          "reads a value of %lld columns; it reads token ids, "
+                          "the argument of the stem",
                           (long long)io->in[0].cols);
     MC_TRY(mc_op_whole_number(io, "vocab", (double)io->model->vocab, 1, 1 << 24, &vocab, err));
     if (vocab < io->model->vocab)

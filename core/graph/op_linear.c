@@ -1,16 +1,15 @@
 /* op_linear.c - y = x W^T + b, alone or several side by side as one GEMM.
  *
- * x (M, K), W (N, K) as PyTorch keeps it, b (N), y (M, N). Linears that read the same value are fused
- * by the graph into one node: their weights are adjacent rows of one [sum N, K] block, their outputs
- * adjacent columns of one [M, sum N] buffer, their gradients likewise; so one call computes all:
- *   forward           Y  = X W^T (+ b)
- *   backward_weight   dW += dY^T X,  db += column sums of dY
+ * x (M, K), W (N, K) as PyTorch keeps it, b (N), y (M, N). Linears that read the same value are
+ * fused by the graph into one node: their weights are adjacent rows of one [sum N, K] block, their
+ * outputs adjacent columns of one [M, sum N] buffer, their gradients likewise; so one call computes
+ * all: forward           Y  = X W^T (+ b) backward_weight   dW += dY^T X,  db += column sums of dY
  *   backward_input    dX  = dY W          (or += when the graph sums it here)
  * I1  params: all weights, then all biases; views [0 .. nout) are column slices with one ld.
  * I2  K of a product is never split, so bits do not depend on threads.
- * On a mesh: "column" keeps rows of W (columns of y) apart, x must be whole; "row" keeps columns of W
- * apart, x must be sharded by columns, y is partial; its bias belongs to coordinate 0 alone, so that
- * the sum adds it once. "none" computes the same on every coordinate. */
+ * On a mesh: "column" keeps rows of W (columns of y) apart, x must be whole; "row" keeps columns of
+ * W apart, x must be sharded by columns, y is partial; its bias belongs to coordinate 0 alone, so
+ * that the sum adds it once. "none" computes the same on every coordinate. */
 #include <string.h>
 #include "graph_int.h"
 
@@ -36,7 +35,8 @@ static mc_status linear_infer(struct mc_op_infer *io, struct mc_err *err)
                                 .init = MC_INIT_NORMAL,
                                 .std = mc_call_num(io->call, "std", io->model->init_std)};
     if (strlen(tied) >= sizeof p->tied)
-        return mc_err_set(err, MC_E_RECIPE, "tied: \"%s\" is too long for a parameter's name", tied);
+        return mc_err_set(err, MC_E_RECIPE, "tied: \"%s\" is too long for a parameter's name",
+                          tied);
     memcpy(p->tied, tied, strlen(tied) + 1);
     if (bias)
         io->param[1] = (struct mc_param_spec){
@@ -147,19 +147,18 @@ static double linear_flops(const struct mc_node *n, struct mc_extent e)
     return 2.0 * (double)(e.b * e.t) * (double)n->in[0].c * (double)total(n->out, n->nout);
 }
 
-static const struct mc_op linear_row = {
-    .name = "linear",
-    .doc = "y = x weight^T + bias, weight [out, in]",
-    .nin_min = 1,
-    .nin_max = 1,
-    .flags = MC_OPF_DACC,
-    .keeps_in_for_weight = 1,
-    .infer = linear_infer,
-    .forward = linear_forward,
-    .backward_input = linear_backward_input,
-    .backward_weight = linear_backward_weight,
-    .scratch = linear_scratch,
-    .flops = linear_flops,
-    .attrs = {"out", "bias", "shard", "std", "tied"},
-    .deterministic = 1};
+static const struct mc_op linear_row = {.name = "linear",
+                                        .doc = "y = x weight^T + bias, weight [out, in]",
+                                        .nin_min = 1,
+                                        .nin_max = 1,
+                                        .flags = MC_OPF_DACC,
+                                        .keeps_in_for_weight = 1,
+                                        .infer = linear_infer,
+                                        .forward = linear_forward,
+                                        .backward_input = linear_backward_input,
+                                        .backward_weight = linear_backward_weight,
+                                        .scratch = linear_scratch,
+                                        .flops = linear_flops,
+                                        .attrs = {"out", "bias", "shard", "std", "tied"},
+                                        .deterministic = 1};
 const struct mc_op *const mc_ops_linear[] = {&linear_row, NULL};

@@ -1,9 +1,9 @@
 /* op_loss.c - cross entropy of logits against the microbatch's targets; the graph appends it.
  *
- * Per row: loss = lse(logits) - logits[target]; rows with target < 0 are masked: loss 0, gradient 0.
- * Token losses are in the run's precision; their sum is fp64, in a fixed order, added to the caller's
- * sum. logits (M, V). Saved: lse (M). I1  backward writes dlogits over the logits themselves, so V-wide
- * memory exists once. I2  Rows must hold all V columns here. */
+ * Per row: loss = lse(logits) - logits[target]; rows with target < 0 are masked: loss 0, gradient
+ * 0. Token losses are in the run's precision; their sum is fp64, in a fixed order, added to the
+ * caller's sum. logits (M, V). Saved: lse (M). I1  backward writes dlogits over the logits
+ * themselves, so V-wide memory exists once. I2  Rows must hold all V columns here. */
 #include "graph_int.h"
 
 static mc_status xent_infer(struct mc_op_infer *io, struct mc_err *err)
@@ -48,16 +48,16 @@ static size_t xent_scratch(const struct mc_node *n, enum mc_verb verb, const str
     return verb == MC_FORWARD ? (size_t)(bound.b * bound.t) * n->elem : 0;
 }
 
-static const struct mc_op xent_row = {
-    .name = "cross_entropy",
-    .doc = "sum of -log softmax(logits)[target] over unmasked rows",
-    .nin_min = 1,
-    .nin_max = 1,
-    .flags = MC_OPF_DLOGITS | MC_OPF_INTERNAL,
-    .keeps_in_for_input = 1,
-    .infer = xent_infer,
-    .forward = xent_forward,
-    .backward_input = xent_backward,
-    .scratch = xent_scratch,
-    .deterministic = 1};
+static const struct mc_op xent_row = {.name = "cross_entropy",
+                                      .doc =
+                                          "sum of -log softmax(logits)[target] over unmasked rows",
+                                      .nin_min = 1,
+                                      .nin_max = 1,
+                                      .flags = MC_OPF_DLOGITS | MC_OPF_INTERNAL,
+                                      .keeps_in_for_input = 1,
+                                      .infer = xent_infer,
+                                      .forward = xent_forward,
+                                      .backward_input = xent_backward,
+                                      .scratch = xent_scratch,
+                                      .deterministic = 1};
 const struct mc_op *const mc_ops_loss[] = {&xent_row, NULL};

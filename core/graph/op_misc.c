@@ -1,13 +1,12 @@
 /* op_misc.c - add, scale, dropout, and what the graph itself inserts.
  *
- * add      z = x + y; both in the same state. Its backward runs nothing: the gradient of either input
- *          *is* the gradient of the output (MC_OPF_DSHARE); the planner makes that safe.
- * scale    y = s x.   dropout  y = x keep / (1 - p), keep drawn by integer compare from Philox keyed
- *          by (seed, full name), indexed by logical row and column: the same on every layout, and the
- *          same again when it is run again or backward.
- * last_row INFER: the one row whose logits are wanted.
- * all_reduce, all_gather, reduce_scatter, scatter, all_reduce_grad: records of what a mesh needs. They
- * have no verbs, because a group of more than one rank is refused when the graph is bound. */
+ * add      z = x + y; both in the same state. Its backward runs nothing: the gradient of either
+ * input *is* the gradient of the output (MC_OPF_DSHARE); the planner makes that safe. scale    y =
+ * s x.   dropout  y = x keep / (1 - p), keep drawn by integer compare from Philox keyed by (seed,
+ * full name), indexed by logical row and column: the same on every layout, and the same again when
+ * it is run again or backward. last_row INFER: the one row whose logits are wanted. all_reduce,
+ * all_gather, reduce_scatter, scatter, all_reduce_grad: records of what a mesh needs. They have no
+ * verbs, because a group of more than one rank is refused when the graph is bound. */
 #include "graph_int.h"
 
 /* -- add, scale ------------------------------------------------------------------------------- */
@@ -95,8 +94,8 @@ static mc_status dropout_infer(struct mc_op_infer *io, struct mc_err *err)
     return MC_OK;
 }
 
-static void dropout_run(const struct mc_node *n, const struct mc_op_ctx *cx, const struct mc_view *x,
-                        const struct mc_view *y)
+static void dropout_run(const struct mc_node *n, const struct mc_op_ctx *cx,
+                        const struct mc_view *x, const struct mc_view *y)
 {
     struct mc_dropout d = {.m = mc_op_rows(cx),
                            .c = x->c,

@@ -85,8 +85,8 @@ mc_status mc_op_check_attrs(const struct mc_op *op, const struct mc_call *c, str
         if (!known) { /* I2 */
             const char *near = mc_nearest(a->key, op->attrs, n);
             if (near)
-                return mc_err_set(err, MC_E_RECIPE, "unknown attribute \"%s\"; did you mean \"%s\"?",
-                                  a->key, near);
+                return mc_err_set(err, MC_E_RECIPE,
+                                  "unknown attribute \"%s\"; did you mean \"%s\"?", a->key, near);
             return mc_err_set(err, MC_E_RECIPE, "unknown attribute \"%s\"; it knows%s%s%s%s%s%s",
                               a->key, n ? " \"" : " none", n ? op->attrs[0] : "", n ? "\"" : "",
                               n > 1 ? " \"" : "", n > 1 ? op->attrs[1] : "", n > 1 ? "\" ..." : "");
@@ -114,7 +114,8 @@ mc_status mc_op_whole_number(const struct mc_op_infer *io, const char *key, doub
 
 /* -- States ----------------------------------------------------------------------------------- */
 
-static int64_t local(const struct mc_op_infer *io, const struct mc_value_info *v, int dim, int64_t n)
+static int64_t local(const struct mc_op_infer *io, const struct mc_value_info *v, int dim,
+                     int64_t n)
 {
     for (int a = 0; a < MC_NAXES; a++)
         if (v->sharding.on[a].kind == MC_SHARD && v->sharding.on[a].dim == dim)

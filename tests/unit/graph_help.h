@@ -1,7 +1,8 @@
-/* graph_help.h - models written as call lists by hand, and a rig that runs them, for test_graph_*.c.
+/* graph_help.h - models written as call lists by hand, and a rig that runs them, for
+ * test_graph_*.c.
  *
- * gpt2 and llama here are small, with every size free. Weights come from a formula over (name, index)
- * that golden/model/reference.py writes down too, so that no weights need to be stored. */
+ * gpt2 and llama here are small, with every size free. Weights come from a formula over (name,
+ * index) that golden/model/reference.py writes down too, so that no weights need to be stored. */
 #pragma once
 #include <math.h>
 #include <setjmp.h>
@@ -186,7 +187,10 @@ struct rig {
     struct mc_graph_buffers b;
     size_t elem;
 };
-MAYBE void *bytes(size_t n) { return n ? mc_alloc(n, "test") : NULL; }
+MAYBE void *bytes(size_t n)
+{
+    return n ? mc_alloc(n, "test") : NULL;
+}
 MAYBE void check_ok(mc_status st, const struct mc_err *err)
 {
     if (st != MC_OK)
@@ -297,7 +301,8 @@ MAYBE int64_t formula_batch(int64_t s, int64_t rows, int64_t vocab, int32_t *tok
 {
     int64_t n = 0;
     for (int64_t i = 0; i < rows; i++) {
-        uint64_t a = mix((uint64_t)(s * 1000003 + 2 * i)), b = mix((uint64_t)(s * 1000003 + 2 * i + 1));
+        uint64_t a = mix((uint64_t)(s * 1000003 + 2 * i)),
+                 b = mix((uint64_t)(s * 1000003 + 2 * i + 1));
         tokens[i] = (int32_t)(a % (uint64_t)vocab);
         targets[i] = b % 7 == 0 ? -1 : (int32_t)(b / 7 % (uint64_t)vocab);
         n += targets[i] >= 0;

@@ -1,10 +1,10 @@
 /* test_graph_grad.c - gradients of whole models by finite differences, in fp64, at odd sizes.
  * links: mc_graph
  *
- * Central differences of the loss in sampled elements of every parameter, h = 1e-5: truncation ~ h^2,
- * cancellation ~ 1e-16 / h, so 1e-7 (of the largest gradient of the tensor, or 1e-2 of the largest of
- * all) is a test of the formulas alone. Shapes: T 1, 7, 129; heads 1, 3; head sizes 5 (without rope), 6;
- * vocabulary 257; a model of every op. */
+ * Central differences of the loss in sampled elements of every parameter, h = 1e-5: truncation ~
+ * h^2, cancellation ~ 1e-16 / h, so 1e-7 (of the largest gradient of the tensor, or 1e-2 of the
+ * largest of all) is a test of the formulas alone. Shapes: T 1, 7, 129; heads 1, 3; head sizes 5
+ * (without rope), 6; vocabulary 257; a model of every op. */
 #include "graph_help.h"
 
 enum { MAX_ROWS = 512, SAMPLES = 6 };
@@ -83,9 +83,8 @@ static void check_model(struct model *m, int64_t b, int64_t t, const struct mc_g
 
 static void gpt2_gradients_at_odd_sizes(void **st)
 {
-    static const struct sizes s[] = {{1, 5, 1, 1, 5, 7, 257, 1},
-                                     {2, 15, 3, 3, 5, 11, 31, 7},
-                                     {1, 15, 3, 1, 5, 9, 257, 129}};
+    static const struct sizes s[] = {
+        {1, 5, 1, 1, 5, 7, 257, 1}, {2, 15, 3, 3, 5, 11, 31, 7}, {1, 15, 3, 1, 5, 9, 257, 129}};
     (void)st;
     for (int i = 0; i < 3; i++) {
         struct model *m = gpt2(&s[i], 0);
@@ -96,9 +95,8 @@ static void gpt2_gradients_at_odd_sizes(void **st)
 
 static void llama_gradients_at_odd_sizes(void **st)
 {
-    static const struct sizes s[] = {{1, 6, 1, 1, 6, 7, 257, 1},
-                                     {2, 18, 3, 1, 6, 11, 31, 7},
-                                     {1, 7, 3, 3, 6, 9, 257, 129}};
+    static const struct sizes s[] = {
+        {1, 6, 1, 1, 6, 7, 257, 1}, {2, 18, 3, 1, 6, 11, 31, 7}, {1, 7, 3, 3, 6, 9, 257, 129}};
     (void)st;
     for (int i = 0; i < 3; i++) {
         struct model *m = llama(&s[i]);
@@ -129,7 +127,7 @@ static struct model *odd_model(void)
     h = call(f, "layernorm", "n", 1, 0, 0, 0);
     a = linear(f, "a", h, 12, "none", 1);
     b = linear(f, "b", h, 12, "none", 1);
-    x = call(f, "add", "", 2, a, b, 0);      /* both in one fused pair, gradient shared */
+    x = call(f, "add", "", 2, a, b, 0); /* both in one fused pair, gradient shared */
     x = call(f, "add", "", 2, 0, x, 0);
     a = call(f, "silu", "", 1, x, 0, 0);
     b = call(f, "gelu", "", 1, x, 0, 0);
@@ -201,8 +199,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gpt2_gradients_at_odd_sizes),
-        cmocka_unit_test(llama_gradients_at_odd_sizes),
-        cmocka_unit_test(gradients_with_dropout),
+        cmocka_unit_test(llama_gradients_at_odd_sizes), cmocka_unit_test(gradients_with_dropout),
         cmocka_unit_test(gradients_of_every_op_and_of_values_used_often),
         cmocka_unit_test(all_targets_masked_gives_zero_loss_and_gradients)};
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,12 +1,13 @@
 /* test_graph_model.c - whole gpt2 and llama against PyTorch: loss, every gradient, 20 AdamW steps.
  * links: mc_graph
  *
- * The reference is golden/model/reference.py, written in other terms (full softmax, complex numbers for
- * rope), in fp64. The metric is per tensor ||a-b|| / max(||ref||, 1e-3 ||all|| sqrt(n/N)). A key bias
- * without rope has an exactly zero gradient, and in a model this small the metric's floor does not cover
- * its rounding noise (PyTorch's own fp32 gradient of layers.0.attn.k.bias is 4.5e-5 away from its fp64
- * one, ours 6e-5): in fp32 it is held to 1e-7 of the whole gradient instead, by name. AdamW here is the
- * plain formula, so that the graph is judged apart from the optimizer's kernel. */
+ * The reference is golden/model/reference.py, written in other terms (full softmax, complex numbers
+ * for rope), in fp64. The metric is per tensor ||a-b|| / max(||ref||, 1e-3 ||all|| sqrt(n/N)). A
+ * key bias without rope has an exactly zero gradient, and in a model this small the metric's floor
+ * does not cover its rounding noise (PyTorch's own fp32 gradient of layers.0.attn.k.bias is 4.5e-5
+ * away from its fp64 one, ours 6e-5): in fp32 it is held to 1e-7 of the whole gradient instead, by
+ * name. AdamW here is the plain formula, so that the graph is judged apart from the optimizer's
+ * kernel. */
 #include "graph_help.h"
 
 enum { B = 3, T = 17, STEPS = 20, MAX_REC = 64 };
@@ -72,8 +73,12 @@ static int param_of(const struct rig *r, const char *name)
     return -1;
 }
 
-/* Zero in exact arithmetic (no rope: softmax does not see a shift of all keys): its value is noise. */
-static int is_key_bias(const char *name) { return strstr(name, "attn.k.bias") != NULL; }
+/* Zero in exact arithmetic (no rope: softmax does not see a shift of all keys): its value is noise.
+ */
+static int is_key_bias(const char *name)
+{
+    return strstr(name, "attn.k.bias") != NULL;
+}
 
 /* Largest deviation of a gradient by the metric above. */
 static double worst_gradient(const struct rig *r, const struct reference *ref)
@@ -88,7 +93,8 @@ static double worst_gradient(const struct rig *r, const struct reference *ref)
         double diff = 0, size = 0, floor_, n = (double)ref->grad[i].count;
         assert_int_equal(p->count, ref->grad[i].count);
         for (int64_t k = 0; k < p->count; k++) {
-            double want = ref->g[ref->grad[i].offset + k], d = get(r, r->b.grads, p->offset + k) - want;
+            double want = ref->g[ref->grad[i].offset + k],
+                   d = get(r, r->b.grads, p->offset + k) - want;
             diff += d * d;
             size += want * want;
         }

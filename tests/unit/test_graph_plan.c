@@ -1,10 +1,10 @@
-/* test_graph_plan.c - the memory plan and the executor: nothing is overwritten before its last reader,
- * and nothing but rounding depends on how the work is laid out.
- * links: mc_graph
+/* test_graph_plan.c - the memory plan and the executor: nothing is overwritten before its last
+ * reader, and nothing but rounding depends on how the work is laid out. links: mc_graph
  *
- * The brute force knows nothing of lifetimes: it walks the steps, writes each piece's number into every
- * element that the step writes, and at each read demands that all elements still bear the piece's number.
- * The poisoned run fills, before each step, every element of temp that no later step reads with NaN. */
+ * The brute force knows nothing of lifetimes: it walks the steps, writes each piece's number into
+ * every element that the step writes, and at each read demands that all elements still bear the
+ * piece's number. The poisoned run fills, before each step, every element of temp that no later
+ * step reads with NaN. */
 #include "graph_help.h"
 
 enum { MAX_ROWS = 64, B = 2, T = 7 };
@@ -84,7 +84,8 @@ static void no_clash(int *owner, int piece, void *arg)
             return;
     for (int i = 0; i < c->nreads; i++)
         if (*owner == c->reads[i])
-            fail_msg("step %d writes piece %d over piece %d, which it reads", c->tick, piece, *owner);
+            fail_msg("step %d writes piece %d over piece %d, which it reads", c->tick, piece,
+                     *owner);
 }
 
 static int reads_of(const struct mc_step *s, int *r)
@@ -400,10 +401,11 @@ static void planned_bytes_are_used_and_no_others(void **st)
         struct mc_microbatch mb = make_batch(&x, B, T);
         struct rig r = rig_open(m, MC_GRAPH_TRAIN, B, T, 2, 2, NULL);
         const struct mc_graph_memory *mem = mc_graph_memory(r.g);
-        void **p[] = {&r.b.params, &r.b.grads, &r.b.extra_grads, &r.b.slots,
+        void **p[] = {&r.b.params, &r.b.grads,  &r.b.extra_grads, &r.b.slots,
                       &r.b.temp,   &r.b.tables, &r.b.kv};
-        size_t n[] = {mem->params, mem->grads, mem->extra_grads, mem->slots,
-                      mem->temp,   mem->tables, mem->kv}, total = 0;
+        size_t n[] = {mem->params, mem->grads,  mem->extra_grads, mem->slots,
+                      mem->temp,   mem->tables, mem->kv},
+               total = 0;
         struct mc_err err = {0};
         assert_int_equal(mem->slots, 2 * mem->slot);
         for (int k = 0; k < 7; k++) {

@@ -1,8 +1,9 @@
 /* test_graph_shard.c - the rules of states on a mesh, with tp = 2 in symbols.
  * links: mc_graph
  *
- * Nothing runs here: what is checked is which records stand in the node list, what they read and write,
- * and that what cannot be joined is refused in words that name op, call, tensor and both states. */
+ * Nothing runs here: what is checked is which records stand in the node list, what they read and
+ * write, and that what cannot be joined is refused in words that name op, call, tensor and both
+ * states. */
 #include "graph_help.h"
 
 static const struct sizes small = {2, 24, 4, 2, 6, 32, 64, 8};
@@ -91,7 +92,9 @@ static void one_rank_needs_no_records(void **st)
 {
     (void)st;
     for (int i = 0; i < 3; i++) {
-        struct model *m = i == 0 ? gpt2(&small, 0.1) : i == 1 ? llama(&small) : column_row("row", "row");
+        struct model *m = i == 0   ? gpt2(&small, 0.1)
+                          : i == 1 ? llama(&small)
+                                   : column_row("row", "row");
         struct mc_graph *g;
         struct mc_err err = {0};
         m->r.parallel.sp = 1;
@@ -108,8 +111,8 @@ static void column_after_column_is_gathered(void **st)
     struct mc_graph *g;
     struct mc_err err = {0};
     (void)st;
-    /* gelu's columns are apart: gathered for the second linear; its own output for the add is cut, and
-     * the stream is not: refused */
+    /* gelu's columns are apart: gathered for the second linear; its own output for the add is cut,
+     * and the stream is not: refused */
     assert_int_equal(build(m, MC_GRAPH_EVAL, 2, &g, &err), MC_E_RECIPE);
     has(err.msg, "add");
     has(err.msg, "replicate");
@@ -253,8 +256,8 @@ static void a_mesh_can_be_planned_but_not_bound(void **st)
     mc_free(m);
 }
 
-/* Stages: parameters of first and last together are those of the whole; a tied head brings its own copy
- * of the embedding. */
+/* Stages: parameters of first and last together are those of the whole; a tied head brings its own
+ * copy of the embedding. */
 static void stages_split_the_parameters(void **st)
 {
     struct model *m = gpt2(&small, 0);
