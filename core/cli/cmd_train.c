@@ -49,7 +49,7 @@ struct train {
     struct mc_cli_recipe r;
     const char *run, *resume;
     struct mc_arg_list allow;
-    int quiet;
+    int quiet, json;
     char base[1024]; /* the recipe's folder, absolute */
     struct mc_rundir rd;
     struct mc_train_memory memory;
@@ -309,6 +309,7 @@ static mc_status run(struct train *t, struct mc_err *err)
 
 /* ---- the last line ---- */
 
+/* Also after a recipe that was refused: then with its errors. */
 static void last_line_json(const struct train *t, int code)
 {
     struct mc_json j;
@@ -325,9 +326,11 @@ static void last_line_json(const struct train *t, int code)
         mc_json_null(&j, "loss");
         mc_json_null(&j, "weights_hash");
     }
-    mc_json_str(&j, "run", t->rd.path[0] ? t->rd.path : t->run);
+    mc_json_str(&j, "run", t->rd.path[0] ? t->rd.path : t->run); /* null: no run */
     if (t->res.message[0])
         mc_json_str(&j, "message", t->res.message);
+    if (t->r.problems.n > 0)
+        mc_say_problems_json(&t->r.problems, &j);
     mc_json_close(&j, '}');
     mc_say_json(&j);
 }
@@ -366,7 +369,7 @@ int mc_cmd_train(int argc, char **argv)
         {"--ranks", "N", "processes on this machine (default: what the recipe says)", MC_ARG_I64,
          &t.r.ranks, 1, 1 << 20},
         {"--quiet", NULL, "no log lines", MC_ARG_FLAG, &t.quiet, 0, 0},
-        {"--json", NULL, "the last line of stdout in JSON", MC_ARG_FLAG, &t.r.json, 0, 0},
+        {"--json", NULL, "the last line of stdout in JSON", MC_ARG_FLAG, &t.json, 0, 0},
     };
     struct mc_args a = {.usage = "mascon train RECIPE [--run DIR] [--resume auto|never|STEP] "
                                  "[options]",
@@ -396,17 +399,12 @@ int mc_cmd_train(int argc, char **argv)
             mc_say_problems(&t.r.problems);
         else if (st != MC_OK)
             snprintf(t.res.message, sizeof t.res.message, "%.1000s", err.msg);
-        if (t.r.json) {
-            if (rc != 0 && t.res.message[0])
-                fprintf(stderr, "mascon: %s\n", t.res.message);
-            last_line_json(&t, rc);
-        } else if (st == MC_OK) {
+        if (st == MC_OK && !t.json)
             last_words(&t, rc);
-        } else if (t.res.message[0]) {
+        else if (rc != 0 && t.res.message[0])
             fprintf(stderr, "mascon: %s\n", t.res.message);
-        }
     }
-    if (rc != 0 && t.r.json && !t.r.recipe) /* the recipe's errors were said; the last line stays */
+    if (t.json)
         last_line_json(&t, rc);
     mc_rundir_close(&t.rd);
     mc_cli_unload(&t.r);

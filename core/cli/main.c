@@ -7,6 +7,7 @@
  *
  * Environment read: MASCON_HOME, OMP_NUM_THREADS and SLURM_*; nothing else. */
 #include "cli.h"
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -60,6 +61,7 @@ static int unknown(const char *word)
 
 int main(int argc, char **argv)
 {
+    signal(SIGXFSZ, SIG_IGN); /* a file too large for ulimit -f is an error like a full disk */
     if (argc < 2) {
         help(stderr);
         return 2;
