@@ -319,8 +319,6 @@ static void bind_piece(struct mc_binder *b, const struct mc_value *v, struct mc_
         mc_bind_leave(b, mark);
     }
     p->shape = (enum mc_lr_shape)w;
-    if (p->shape == MC_SHAPE_EXPONENTIAL && (p->from <= 0 || p->to <= 0))
-        mc_bind_bad(b, v, "", "an exponential piece needs from and to above 0");
     if (p->shape == MC_SHAPE_CONSTANT && p->from != p->to)
         mc_bind_bad(b, v, "", "a constant piece has from = to");
 }

@@ -293,9 +293,9 @@ static void resolve_lr(struct cross *c, struct mc_lr_cfg *lr)
 {
     const struct mc_recipe *r = c->r;
     struct lr_terms t = {.n = 0};
-    int k = lr->kind,
-        ends = k == MC_LR_LINEAR || k == MC_LR_COSINE || k == MC_LR_WSD || k == MC_LR_POWER;
-    int from_steps = ends && lr->end.n == 0;
+    int k = lr->kind, needs_end = k == MC_LR_LINEAR || k == MC_LR_COSINE || k == MC_LR_WSD;
+    int from_steps = needs_end && lr->end.n == 0;
+    int ends = needs_end || (k != MC_LR_CONSTANT && k != MC_LR_PIECES && lr->end.n > 0);
     char a[48], b[48];
 
     if (k == MC_LR_TABLE)
@@ -336,12 +336,15 @@ static void cross_lr(struct cross *c)
     int lr_sound =
         sound(c, "lr.kind", "lr.warmup", "lr.stop", "lr.decay", "lr.pieces", "lr.values", NULL);
 
-    if (sound(c, "lr.kind", "lr.peak", "lr.floor", NULL) && lr.floor > lr.peak &&
-        lr.kind < MC_LR_PIECES) {
-        char floor_text[32], peak_text[32];
-        mc_fmt_f64(lr.floor, floor_text);
-        mc_fmt_f64(lr.peak, peak_text);
-        say(c, "lr.floor", "", "%s is above the peak %s", floor_text, peak_text);
+    if (sound(c, "lr.kind", "lr.peak", NULL) && lr.kind < MC_LR_PIECES) {
+        char low[32], peak[32];
+        mc_fmt_f64(lr.peak, peak);
+        mc_fmt_f64(lr.floor, low);
+        if (sound(c, "lr.floor", NULL) && lr.floor > lr.peak)
+            say(c, "lr.floor", "", "%s is above the peak %s", low, peak);
+        mc_fmt_f64(lr.init, low);
+        if (sound(c, "lr.init", NULL) && lr.init > lr.peak)
+            say(c, "lr.init", "", "%s is above the peak %s", low, peak);
     }
     if (lr_sound && c->r->steps.unit != MC_UNIT_NONE &&
         sound(c, "batch.global", "batch.ramp", "model.seq", "steps.steps", "steps.samples",

@@ -25,8 +25,8 @@ enum {
     TIME = IN(MC_UNIT_NS),
     LR_PEAK = IN(MC_LR_CONSTANT) | IN(MC_LR_LINEAR) | IN(MC_LR_COSINE) | IN(MC_LR_WSD) |
               IN(MC_LR_INVERSE_SQRT) | IN(MC_LR_POWER),
-    LR_STOP = IN(MC_LR_LINEAR) | IN(MC_LR_COSINE) | IN(MC_LR_WSD) | IN(MC_LR_POWER),
-    LR_FLOOR = LR_STOP | IN(MC_LR_INVERSE_SQRT),
+    LR_STOP = IN(MC_LR_LINEAR) | IN(MC_LR_COSINE) | IN(MC_LR_WSD) | IN(MC_LR_INVERSE_SQRT) |
+              IN(MC_LR_POWER),
     LR_KINDS = LR_PEAK | IN(MC_LR_PIECES) | IN(MC_LR_TABLE)
 };
 
@@ -110,7 +110,7 @@ const struct mc_row mc_rows[] = {
      .doc = "Steps between log lines. metrics.jsonl has every step, always."},
     {"lr.decay", MC_ROW_QUANTITY, AT(lr.decay), RANGE(1, P2(62)), .base = MC_UNIT_STEPS, .units = PROGRESS, .unit = "steps",
      .lr_kinds = IN(MC_LR_WSD), .required = 1, .resume = MC_LOGGED, .doc = "Length of the final decay, which ends at `lr.stop`."},
-    {"lr.floor", MC_ROW_F64, AT(lr.floor), RANGE(0, 1e3), .dfl = "0", .lr_kinds = LR_FLOOR, .resume = MC_LOGGED,
+    {"lr.floor", MC_ROW_F64, AT(lr.floor), RANGE(0, 1e3), .dfl = "0", .lr_kinds = LR_STOP, .resume = MC_LOGGED,
      .doc = "Rate at the end of the decay and ever after."},
     {"lr.init", MC_ROW_F64, AT(lr.init), RANGE(0, 1e3), .dfl = "0", .lr_kinds = LR_PEAK, .resume = MC_LOGGED,
      .doc = "Rate from which the warm-up rises."},
@@ -122,11 +122,11 @@ const struct mc_row mc_rows[] = {
     {"lr.pieces", MC_ROW_OTHER, AT(lr.piece), .bind = mc_bind_pieces, .write = mc_write_pieces, .required = 1,
      .lr_kinds = IN(MC_LR_PIECES), .resume = MC_LOGGED, .form = "m.lr.pieces { { upto = x, from = a, to = b, shape = s }, ... }",
      .doc = "Pieces of the schedule, each up to a point of progress; shape: linear, cosine, sqrt, exponential or constant."},
-    {"lr.power", MC_ROW_F64, AT(lr.power), RANGE(0, 100), .above = 1, .dfl = "1", .lr_kinds = IN(MC_LR_POWER), .resume = MC_LOGGED,
-     .doc = "Exponent of the decay."},
+    {"lr.power", MC_ROW_F64, AT(lr.power), RANGE(0, 100), .above = 1, .required = 1, .lr_kinds = IN(MC_LR_POWER), .resume = MC_LOGGED,
+     .doc = "Exponent p of the decay: peak x (progress / warm-up)^-p."},
     {"lr.stop", MC_ROW_QUANTITY, AT(lr.end), RANGE(0, P2(62)), .base = MC_UNIT_STEPS, .units = PROGRESS, .unit = "steps",
-     .dfl = "0 steps", .dfl_doc = "the target of `steps`", .lr_kinds = LR_STOP, .resume = MC_LOGGED,
-     .doc = "Where the schedule ends, counted from the start of the run."},
+     .dfl = "0 steps", .dfl_doc = "linear, cosine, wsd: the target of `steps`; else never", .lr_kinds = LR_STOP, .resume = MC_LOGGED,
+     .doc = "Where the schedule ends, counted from the start of the run; the rate is `lr.floor` from there on."},
     {"lr.tail", MC_ROW_ENUM, AT(lr.tail), .words = tail_words, .dfl = "linear", .lr_kinds = IN(MC_LR_WSD), .resume = MC_LOGGED,
      .doc = "Shape of the final decay."},
     {"lr.values", MC_ROW_OTHER, AT(lr.table), .bind = mc_bind_table, .write = mc_write_table, .lr_kinds = IN(MC_LR_TABLE),
