@@ -32,9 +32,11 @@ struct mc_sample {
 };
 
 struct mc_data;
-/* base_dir: folder that relative paths start from. Opens training and validation sources. Needs at
- * least one full sample each side asked for: "sequence longer than the data" is an error with both
- * lengths. eval_only: training sources are not required. */
+/* base_dir: folder that relative paths start from. Opens training and validation sources. Each
+ * source needs one full sample on each side it serves: "a sequence longer than the data" is an
+ * error with both lengths. No training source but a validation source is legal: evaluation only. A
+ * source is known by the last two components of its absolute path (twins: NAME#2); see sampler.c.
+ */
 mc_status mc_data_open(const struct mc_recipe *r, const char *base_dir, struct mc_data **d,
                        struct mc_err *err);
 void mc_data_close(struct mc_data *d);
@@ -55,7 +57,7 @@ mc_status mc_data_fetch_valid(const struct mc_data *d, int64_t first, int64_t n,
                               int32_t *targets, struct mc_err *err);
 const char *mc_data_source_name(const struct mc_data *d, int source);
 void mc_cursor_write(const struct mc_data *d, const struct mc_cursor *c,
-                     struct mc_json *j); /* {"sources":[{"name","taken","phase_base"}]} */
+                     struct mc_json *j); /* {"sources":[{"name","samples","taken","phase_base"}]} */
 /* Names and count must agree with the open data: else MC_E_RECIPE telling what differs. New
  * weights: caller passes reset = 1. */
 mc_status mc_cursor_read(const struct mc_data *d, const char *json, struct mc_cursor *c,

@@ -59,6 +59,9 @@ struct mc_sidecar {
 };
 /* MC_E_NOTFOUND: there is none. MC_E_FORMAT: it is not one of ours. */
 mc_status mc_sidecar_read(const char *prefix, struct mc_sidecar *s, struct mc_err *err);
+/* `path` for messages. */
+mc_status mc_sidecar_parse(const char *text, size_t n, const char *path, struct mc_sidecar *s,
+                           struct mc_err *err);
 void mc_sidecar_fini(struct mc_sidecar *s);
 
 /* ---- sampler.c: pure order, no files ---- */

@@ -77,6 +77,21 @@ static mc_status parse(json_t *o, const char *path, struct mc_sidecar *s, struct
     return MC_OK;
 }
 
+mc_status mc_sidecar_parse(const char *text, size_t n, const char *path, struct mc_sidecar *s,
+                           struct mc_err *err)
+{
+    json_error_t why;
+    json_t *root = json_loadb(text, n, JSON_REJECT_DUPLICATES, &why);
+    memset(s, 0, sizeof *s);
+    if (!root)
+        return mc_err_set(err, MC_E_FORMAT, "%s: not JSON: line %d: %s", path, why.line, why.text);
+    mc_status st = parse(root, path, s, err);
+    json_decref(root);
+    if (st != MC_OK)
+        mc_sidecar_fini(s);
+    return st;
+}
+
 mc_status mc_sidecar_read(const char *prefix, struct mc_sidecar *s, struct mc_err *err)
 {
     char path[MC_PATH + 8], *text;
@@ -84,15 +99,8 @@ mc_status mc_sidecar_read(const char *prefix, struct mc_sidecar *s, struct mc_er
     memset(s, 0, sizeof *s);
     snprintf(path, sizeof path, "%s.json", prefix);
     MC_TRY(mc_sys_read_file(path, (size_t)1 << 30, &text, &n, err)); /* I1 */
-    json_error_t why;
-    json_t *root = json_loadb(text, n, JSON_REJECT_DUPLICATES, &why);
+    mc_status st = mc_sidecar_parse(text, n, path, s, err);
     mc_free(text);
-    if (!root)
-        return mc_err_set(err, MC_E_FORMAT, "%s: not JSON: line %d: %s", path, why.line, why.text);
-    mc_status st = parse(root, path, s, err);
-    json_decref(root);
-    if (st != MC_OK)
-        mc_sidecar_fini(s);
     return st;
 }
 
