@@ -422,7 +422,7 @@ mc_status mc_check(struct mc_recipe_box *box, const struct mc_check_cfg *cfg,
 {
     struct check c = {
         .box = box, .r = mc_recipe_of(box), .cfg = cfg, .problems = problems, .notes = notes};
-    int before = problems->n + problems->dropped, found;
+    int before = problems->said, found;
 
     check_layout(&c);
     mc_recipe_cross(box, problems);
@@ -430,13 +430,15 @@ mc_status mc_check(struct mc_recipe_box *box, const struct mc_check_cfg *cfg,
     check_version(&c);
     note_noops(&c);
     check_data(&c);
-    if (problems->n + problems->dropped == before) {
+    if (problems->said == before) {
         mc_recipe_resolve_lr(box);
         MC_TRY(check_memory(&c, err));
     }
-    found = problems->n + problems->dropped - before;
+    found = problems->said - before;
     if (found > 0)
-        return mc_err_set(err, c.machine == found ? MC_E_MACHINE : MC_E_RECIPE, "%s: %s",
-                          problems->p[problems->n - 1].path, problems->p[problems->n - 1].message);
+        return mc_err_set(err, c.machine == found ? MC_E_MACHINE : MC_E_RECIPE, "%s%s%s",
+                          problems->n ? problems->p[problems->n - 1].path : "the recipe",
+                          problems->n ? ": " : " has problems",
+                          problems->n ? problems->p[problems->n - 1].message : "");
     return MC_OK;
 }

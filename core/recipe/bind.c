@@ -574,15 +574,14 @@ mc_status mc_recipe_bind(const struct mc_value *root, struct mc_problems *proble
                          struct mc_recipe_box **box, struct mc_err *err)
 {
     struct mc_binder b = {.problems = problems, .root = root, .row = -1};
-    int before = problems->n + problems->dropped, found;
+    int before = problems->said, found;
     static const struct mc_value no_file = {.kind = MC_V_MAP};
 
     b.box = box_create(root ? root : &no_file);
     if (!b.box)
         return mc_err_set(err, MC_E_NOMEM, "no memory for a recipe");
     defaults(&b);
-    MC_ASSERT(problems->n + problems->dropped ==
-              before); /* a default that does not bind: our bug */
+    MC_ASSERT(problems->said == before); /* a default that does not bind: our bug */
     if (!root || root->kind != MC_V_MAP || (root->tag && strcmp(root->tag, "recipe") != 0)) {
         mc_bind_bad(&b, root, "return m.recipe { ... }", "a recipe is one table of named keys");
     } else {
@@ -591,11 +590,11 @@ mc_status mc_recipe_bind(const struct mc_value *root, struct mc_problems *proble
         derive(&b);
         mc_bind_model_end(&b);
     }
-    if (b.untraced && problems->n + problems->dropped == 0) {
+    if (b.untraced && problems->said == 0) {
         at_group(&b, "model");
         mc_bind_bad(&b, mc_bind_get(root, "model"), "", "was not traced");
     }
-    found = problems->n + problems->dropped - before;
+    found = problems->said - before;
     if (b.nomem) {
         mc_recipe_destroy(b.box);
         return mc_err_set(err, MC_E_NOMEM, "no memory for a recipe");
@@ -604,9 +603,9 @@ mc_status mc_recipe_bind(const struct mc_value *root, struct mc_problems *proble
         if (root && root->kind == MC_V_MAP)
             mc_recipe_cross(b.box, problems);
         mc_recipe_destroy(b.box);
-        return mc_err_set(err, MC_E_RECIPE, "%d problem%s in the recipe",
-                          problems->n + problems->dropped,
-                          problems->n + problems->dropped == 1 ? "" : "s");
+        found = problems->n + problems->dropped;
+        return mc_err_set(err, MC_E_RECIPE, "%d problem%s in the recipe", found,
+                          found == 1 ? "" : "s");
     }
     *box = b.box;
     return MC_OK;
@@ -621,7 +620,7 @@ mc_status mc_recipe_bind_model(const struct mc_value *root, struct mc_problems *
                           *v;
     const struct mc_value *declared =
         data && data->kind == MC_V_MAP && data->tag ? data : mc_bind_get(data, "declared");
-    int before = problems->n + problems->dropped, found;
+    int before = problems->said, found;
 
     b.box = box_create(root);
     if (!b.box)
@@ -638,7 +637,7 @@ mc_status mc_recipe_bind_model(const struct mc_value *root, struct mc_problems *
             bind_row(&b, i, v);
     required(&b, 1);
     derive_model(&b);
-    found = problems->n + problems->dropped - before;
+    found = problems->said - before;
     if (found == 0 && !b.nomem)
         *out = b.box->r.model;
     mc_recipe_destroy(b.box);

@@ -95,7 +95,7 @@ mc_status mc_recipe_compare(const struct mc_recipe *was, const struct mc_recipe 
                             int cap, int *n, struct mc_problems *problems, struct mc_err *err)
 {
     struct compare c = {allow, nallow, changes, cap, 0, 0, problems};
-    int before = problems->n + problems->dropped, failed;
+    int before = problems->said, failed;
     struct mc_json a, b;
 
     mc_json_init_grow(&a);
@@ -125,8 +125,9 @@ mc_status mc_recipe_compare(const struct mc_recipe *was, const struct mc_recipe 
         last->now[0] = '\0';
     }
     *n = c.n;
-    if (problems->n + problems->dropped > before)
-        return mc_err_set(err, MC_E_RECIPE, "%s: %s", problems->p[problems->n - 1].path,
-                          problems->p[problems->n - 1].message);
+    if (problems->said > before)
+        return mc_err_set(err, MC_E_RECIPE, "the run and the recipe differ in frozen keys%s%s",
+                          problems->n ? ", such as " : "",
+                          problems->n ? problems->p[problems->n - 1].path : "");
     return MC_OK;
 }

@@ -47,6 +47,7 @@ void mc_problems_add(struct mc_problems *ps, const char *path, const char *file,
     struct mc_problem p;
     va_list ap;
 
+    ps->said++;
     memset(&p, 0, sizeof p);
     copy(p.path, sizeof p.path, path);
     copy(p.file, sizeof p.file, file);

@@ -217,6 +217,7 @@ struct mc_problem {
 };
 struct mc_problems {
     int n, cap, dropped;
+    int said; /* all that were added, repetitions too: whether a step found any is told by this */
     struct mc_problem *p;
 }; /* mc_problems_fini frees */
 /* Control characters become '?'. The same problem said again is dropped silently; past 200 they are

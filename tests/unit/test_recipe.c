@@ -1,0 +1,945 @@
+/* test_recipe.c - binding, messages, canonical JSON, comparison, texts.
+ * links: mc_recipe */
+#include "recipe_fixture.h"
+#include <math.h>
+#include <unistd.h>
+#include "../../core/base/hash.h"
+#include "../../core/recipe/recipe_int.h"
+
+/* ---- Rows ------------------------------------------------------------------------------------ */
+
+static void rows_are_sorted_and_whole(void **state)
+{
+    (void)state;
+    for (int i = 0; i < mc_nrows; i++) {
+        const struct mc_row *r = &mc_rows[i];
+        if (i > 0)
+            assert_true(strcmp(mc_rows[i - 1].path, r->path) < 0);
+        assert_int_equal(mc_rows_find(r->path), i);
+        assert_false(mc_rows_is_group(r->path));
+        assert_non_null(r->doc);
+        assert_true(r->type != MC_ROW_OTHER || (r->bind && r->write && r->form && !r->dfl));
+        assert_true(r->dfl || r->dfl_doc || r->required || r->type == MC_ROW_OTHER);
+        assert_true(strlen(r->path) < 40);
+    }
+    assert_true(mc_recipe_key_known("lr.end") && mc_recipe_key_known("model") &&
+                mc_recipe_key_known("parallel.overlap.grads") && !mc_recipe_key_known("modell") &&
+                !mc_recipe_key_known("mode") && !mc_recipe_key_known(""));
+}
+
+static void recipe_exclusive_names_the_siblings(void **state)
+{
+    const char *s[4];
+    (void)state;
+    assert_int_equal(mc_recipe_exclusive("steps.tokens", s), 2);
+    assert_string_equal(s[0], "steps.samples");
+    assert_string_equal(s[1], "steps.steps");
+    assert_int_equal(mc_recipe_exclusive("model.layers", s), 0);
+}
+
+static void nearest_is_near(void **state)
+{
+    static const char *const known[] = {"heads", "hidden", "layers", "tp", "pp", "shard_optimizer"};
+    static const char *const row[][2] = {
+        {"head", "heads"},    {"n_heads", "heads"},
+        {"Layers", "layers"}, {"layesr", "layers"},
+        {"hiden", "hidden"},  {"xx", NULL},
+        {"t", NULL},          {"banana", NULL},
+        {"", NULL},           {"shard_optimiser", "shard_optimizer"}};
+    (void)state;
+    for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
+        const char *n = mc_nearest(row[i][0], known, 6);
+        if (n != row[i][1] && (!n || !row[i][1] || strcmp(n, row[i][1]) != 0))
+            fail_msg("%s -> %s", row[i][0], n ? n : "none");
+    }
+}
+
+/* ---- Binding --------------------------------------------------------------------------------- */
+
+static void bind_fills_defaults(void **state)
+{
+    struct fixture f;
+    const struct mc_recipe *r;
+    (void)state;
+    fixture_init(&f);
+    if (fixture_bind(&f) != MC_OK) {
+        fixture_print(&f.problems);
+        fail();
+    }
+    r = mc_recipe_of(f.box);
+    assert_string_equal(r->name, "t");
+    assert_int_equal(r->seed, 1234);
+    assert_int_equal(r->model.head_dim, 8);
+    assert_int_equal(r->model.kv_heads, 2);
+    assert_int_equal(r->model.vocab, 257);
+    assert_true(r->model.theta == 10000 && r->model.eps == 1e-5 && r->model.init_std == 0.02);
+    assert_true(r->optim.betas[0] == 0.9 && r->optim.betas[1] == 0.95 && r->optim.eps == 1e-8 &&
+                r->optim.weight_decay == 0.1 && r->optim.clip == 1.0);
+    assert_int_equal(r->optim.nno_decay, 2);
+    assert_string_equal(r->optim.no_decay[1], "bias");
+    assert_int_equal(r->precision, MC_F32);
+    assert_int_equal(r->device, MC_DEVICE_CPU);
+    assert_int_equal(r->checkpoint.keep, 3);
+    assert_true(r->checkpoint.every.n == INT64_C(1800000000000) &&
+                r->checkpoint.every.unit == MC_UNIT_NS);
+    assert_int_equal(r->checkpoint.async, 0);
+    assert_int_equal(r->eval.every.n, 0);
+    assert_int_equal(r->anomaly.nonfinite, MC_ANOMALY_SKIP);
+    assert_true(r->anomaly.spike_factor == 0);
+    assert_int_equal(r->anomaly.spike_window, 128);
+    assert_int_equal(r->anomaly.max_skips, 10);
+    assert_int_equal(r->log_every, 10);
+    assert_int_equal(r->parallel.dp, 0);
+    assert_int_equal(r->restart.max, -1);
+    assert_string_equal(r->parallel.order, "tp-cp-ep-dp-pp");
+    assert_string_equal(mc_recipe_origin(f.box, "model.theta"), "default");
+    assert_string_equal(mc_recipe_origin(f.box, "model.layers"), "r.lua");
+    assert_null(mc_recipe_origin(f.box, "model.bogus"));
+    assert_int_equal(r->model.block[0].ncalls, 3);
+    assert_string_equal(r->model.block[0].call[1].attr[0].key, "half");
+    assert_int_equal(r->model.block[0].call[2].in[1], 2);
+    assert_int_equal(r->model.stem.call[0].line, 3);
+    fixture_fini(&f);
+}
+
+static void bind_takes_every_legal_form(void **state)
+{
+    static const char *const sets[][2] = {
+        {"seed", "\"9223372036854775807\""},
+        {"model.kv_heads", "4"},
+        {"model.dropout", "0.25"},
+        {"model.ffn", "null"},
+        {"data", "{\"tokenizer\":\"bytes\",\"train\":[\"a\",{\"1\":\"b\",\"weight\":0.5},{\"path\":"
+                 "\"c\"},[\"d\"]],"
+                 "\"holdout\":0.1,\"mask_eod\":true}"},
+        {"batch", "{\"global\":\"4k\",\"micro\":2,\"ramp\":[{\"tokens\":0,\"global\":128},{"
+                  "\"tokens\":\"2B\",\"global\":4000}]}"},
+        {"steps", "{\"tokens\":\"10B\"}"},
+        {"time_limit", "\"4 h\""},
+        {"lr", "{\"kind\":\"wsd\",\"peak\":6e-4,\"warmup\":\"200M tokens\",\"decay\":\"1B "
+               "tokens\",\"tail\":\"sqrt\",\"end\":\"9B tokens\"}"},
+        {"optim", "{\"kind\":\"adamw\",\"betas\":[0.5,0.75],\"no_decay\":[],\"rules\":[{\"1\":\"*."
+                  "bias\",\"lr_scale\":2},{\"match\":\"x\",\"weight_decay\":0}]}"},
+        {"precision", "\"fp64\""},
+        {"parallel",
+         "{\"dp\":4,\"overlap\":true,\"recompute\":[\"rmsnorm\"],\"schedule\":\"zb_v\"}"},
+        {"checkpoint", "{\"every\":7,\"keep\":2,\"stall\":\"90 s\"}"},
+        {"cluster", "{\"nodes\":2,\"per_node\":8,\"mtbf\":\"7.9 h\",\"mem\":\"24 GiB\"}"},
+        {"eval", "{\"every\":\"1B tokens\",\"samples\":\"10k\"}"},
+        {"hooks", "[\"h.lua\",{\"1\":\"g.lua\",\"allow\":[\"exec:x\"],\"every\":100,\"loud\":true,"
+                  "\"zed\":\"a\\nb\"}]"},
+        {"restart", "{\"max\":3,\"mode\":\"confirm\"}"},
+        {"anomaly", "{\"spike_factor\":4,\"spike\":\"abort\"}"},
+    };
+    struct fixture f;
+    const struct mc_recipe *r;
+    (void)state;
+    fixture_init(&f);
+    for (size_t i = 0; i < sizeof sets / sizeof sets[0]; i++)
+        fixture_set(&f, sets[i][0], sets[i][1]);
+    if (fixture_bind(&f) != MC_OK) {
+        fixture_print(&f.problems);
+        fail();
+    }
+    r = mc_recipe_of(f.box);
+    assert_true(r->seed == INT64_MAX);
+    assert_int_equal(r->model.ffn, 128);
+    assert_int_equal(r->data.ntrain, 4);
+    assert_string_equal(r->data.train[1].path, "b");
+    assert_true(r->data.train[1].weight == 0.5 && r->data.train[3].weight == 1);
+    assert_int_equal(r->batch.global, 4000);
+    assert_true(r->batch.ramp[1].at.n == 2000000000 && r->batch.ramp[1].at.unit == MC_UNIT_TOKENS);
+    assert_true(r->steps.n == INT64_C(10000000000) && r->steps.unit == MC_UNIT_TOKENS);
+    assert_true(r->time_limit.n == INT64_C(14400000000000));
+    assert_int_equal(r->lr.kind, MC_LR_WSD);
+    assert_true(r->lr.tail == MC_SHAPE_SQRT && r->lr.end.n == INT64_C(9000000000));
+    assert_int_equal(r->optim.nno_decay, 0);
+    assert_true(isnan(r->optim.rule[0].weight_decay) && r->optim.rule[0].lr_scale == 2);
+    assert_true(r->optim.rule[1].weight_decay == 0 && isnan(r->optim.rule[1].lr_scale));
+    assert_true(r->parallel.overlap_grads && r->parallel.overlap_params);
+    assert_int_equal(r->parallel.recompute, MC_RECOMPUTE_OPS);
+    assert_true(r->checkpoint.every.unit == MC_UNIT_STEPS && r->checkpoint.stall_s == 90);
+    assert_true(r->cluster.mtbf_h == 7.9 && r->cluster.mem_bytes == INT64_C(25769803776));
+    assert_int_equal(r->eval.samples, 10000);
+    assert_int_equal(r->hook[1].noptions, 3);
+    assert_string_equal(r->hook[1].option[2].str, "a\nb");
+    assert_string_equal(mc_recipe_origin(f.box, "lr.stop"), "r.lua");
+    assert_string_equal(mc_recipe_origin(f.box, "precision"), "r.lua:42");
+    fixture_fini(&f);
+}
+
+static void bind_takes_the_tagged_forms_of_lua(void **state)
+{
+    struct fixture f;
+    struct mc_value *v;
+    (void)state;
+    fixture_init(&f);
+    mc_value_get(f.root, "model")->tag = "decoder";
+    v = fixture_set(&f, "lr",
+                    "{\"1\":{\"upto\":10,\"from\":0,\"to\":1e-3},\"2\":{\"until\":\"50 "
+                    "steps\",\"from\":1e-3,\"shape\":\"constant\"}}");
+    v->tag = "lr.pieces";
+    fixture_set(&f, "optim", "{\"clip\":0}")->tag = "adamw";
+    fixture_set(&f, "data", "{\"tokens\":\"1T\",\"vocab\":50257}")->tag = "data.declared";
+    fixture_set(&f, "batch.global", "{}")->tag = "batch.function";
+    fixture_set(&f, "parallel.schedule", "{}")->tag = "schedule.zb_h1";
+    if (fixture_bind(&f) != MC_OK) {
+        fixture_print(&f.problems);
+        fail();
+    }
+    const struct mc_recipe *r = mc_recipe_of(f.box);
+    assert_int_equal(r->lr.npieces, 2);
+    assert_true(r->lr.piece[1].to == 1e-3 && r->lr.piece[1].until.n == 50);
+    assert_int_equal(r->data.declared_vocab, 50257);
+    assert_int_equal(r->model.vocab, 50257);
+    assert_true(r->batch.function && r->batch.global == 0);
+    assert_string_equal(r->parallel.schedule, "zb_h1");
+    fixture_fini(&f);
+
+    fixture_init(&f);
+    fixture_set(&f, "lr", "{}")->tag = "lr.table";
+    fixture_set(&f, "data.train", "{}")->tag = "data.required";
+    assert_int_equal(fixture_bind(&f), MC_OK);
+    assert_int_equal(mc_recipe_of(f.box)->lr.kind, MC_LR_TABLE);
+    assert_true(mc_recipe_of(f.box)->data.required);
+    double values[3] = {0.5, -0.0, 0.25};
+    assert_int_equal(mc_recipe_set_lr_table(f.box, 3, values, NULL), MC_OK);
+    values[0] = 9;
+    assert_true(mc_recipe_of(f.box)->lr.table[0] == 0.5 &&
+                !signbit(mc_recipe_of(f.box)->lr.table[1]));
+    fixture_fini(&f);
+
+    fixture_init(&f); /* pieces as a plain list */
+    fixture_set(&f, "lr", "{\"kind\":\"pieces\",\"pieces\":[{\"upto\":10,\"from\":1}]}");
+    assert_int_equal(fixture_bind(&f), MC_OK);
+    assert_int_equal(mc_recipe_of(f.box)->lr.npieces, 1);
+    fixture_fini(&f);
+}
+
+static const struct bad {
+    const char *key, *json, *path, *says;
+} g_bad[] = {
+    {"model.n_heads", "4", "model.n_heads", "did you mean \"heads\"?"},
+    {"layers", "4", "layers", "did you mean \"model.layers\"?"},
+    {"prallel", "{}", "prallel", "did you mean \"parallel\"?"},
+    {"zzzzzz", "1", "zzzzzz", "unknown key"},
+    {"model.layers", "1.5", "model.layers", "must be a whole number, not 1.5"},
+    {"model.layers", "0", "model.layers", "must be between 1 and 4096, not 0"},
+    {"model.layers", "1e300", "model.layers", "between"},
+    {"model.layers", "\"two\"", "model.layers", "must be a whole number, not a string"},
+    {"model.layers", "[1]", "model.layers", "not a list"},
+    {"model.layers", "null", "model.layers", "required, not given"},
+    {"model.heads", "5", "model.heads", "hidden 32 is not a multiple of heads 5"},
+    {"model.eps", "\"x\"", "model.eps", "must be a number, not a string"},
+    {"model.dropout", "1", "model.dropout", "between 0 and 0.99"},
+    {"model.tied", "1", "model.tied", "must be true or false, not a number"},
+    {"model.theta", "0", "model.theta", "must be above 0"},
+    {"model.blocks", "null", "model", "must come from a model constructor"},
+    {"model.layer_block", "[0]", "model", "1 entries for 2 layers"},
+    {"model.layer_block", "[0,1]", "model", "but there are 1 blocks"},
+    {"model.stem", "[{\"op\":\"embedding\",\"in\":[1]}]", "model.stem[1]", "between 0 and 0"},
+    {"model.stem", "[{\"op\":\"embedding\",\"in\":[0],\"bogus\":1}]", "model.stem[1].bogus",
+     "unknown key"},
+    {"model.head", "[]", "model.head", "has no calls"},
+    {"model.head", "[{\"op\":\"x\",\"in\":[0],\"attrs\":{\"a\":[]}}]", "model.head[1].attrs.a",
+     "an attribute is"},
+    {"model", "3", "model", "must be a table of keys, not a number"},
+    {"model", "[1]", "model", "not a list"},
+    {"name", "\"a/b\"", "name", "it names a folder"},
+    {"name", "\".x\"", "name", "it names a folder"},
+    {"name", "\"\"", "name", "must not be empty"},
+    {"seed", "\"12x\"", "seed", "decimal digits"},
+    {"seed", "\"9223372036854775808\"", "seed", "below 2^63"},
+    {"seed", "-1", "seed", "between 0"},
+    {"steps", "{\"steps\":5,\"tokens\":\"1B\"}", "steps.tokens", "a run has one target"},
+    {"steps", "{}", "steps", "required, not given"},
+    {"steps", "50", "steps", "such as steps = { steps = 1000 }"},
+    {"steps.steps", "\"5 tokens\"", "steps.steps", "must be in steps, not in tokens"},
+    {"steps.steps", "0", "steps.steps", "at least 1"},
+    {"lr", "{\"peak\":1}", "lr", "must be a schedule such as"},
+    {"lr.kind", "\"cosin\"", "lr.kind", "did you mean \"cosine\"?"},
+    {"lr.decay", "5", "lr.decay", "not a key of m.lr.constant; it belongs to: wsd"},
+    {"lr.peak", "null", "lr.peak", "required, not given"},
+    {"lr.warmup", "\"5 min\"", "lr.warmup", "must be in steps, samples or tokens, not in time"},
+    {"lr.warmup", "\"1.5 steps\"", "lr.warmup", "not a whole number of steps"},
+    {"lr", "{\"kind\":\"pieces\",\"pieces\":[{\"from\":1}]}", "lr.pieces[1]", "must have upto"},
+    {"lr", "{\"kind\":\"pieces\",\"pieces\":[]}", "lr.pieces", "has no piece"},
+    {"lr", "{\"kind\":\"table\",\"values\":[1,\"x\"]}", "lr.values[2]", "must be a number"},
+    {"batch.global", "null", "batch.global", "required, not given"},
+    {"batch.ramp", "[{\"tokens\":0}]", "batch.ramp[1]", "must have global"},
+    {"batch.ramp", "[{\"tokens\":0,\"steps\":0,\"global\":12}]", "batch.ramp[1]", "has 2"},
+    {"batch.ramp", "5", "batch.ramp", "must be a list of"},
+    {"data.train", "null", "data.train", "required, not given"},
+    {"data.train", "[]", "data.train", "has no source"},
+    {"data.train", "{\"1\":\"x\",\"weight\":1}", "data.train", "braces of its own"},
+    {"data.train", "[{\"weight\":1}]", "data.train[1]", "has no path"},
+    {"data.train", "[{\"1\":\"a\",\"weight\":-1}]", "data.train[1].weight", "above 0"},
+    {"data.train", "[\"a\",\"a\"]", "data.train[2]", "same source as [1]"},
+    {"data.train", "[{\"1\":\"a\",\"wieght\":1}]", "data.train[1].wieght",
+     "did you mean \"weight\"?"},
+    {"data.tokenizer", "\"gpt2\"", "model.vocab", "required, not given"},
+    {"data.holdout", "0.95", "data.holdout", "between 0 and 0.9"},
+    {"optim.betas", "[0.9]", "optim.betas", "two numbers"},
+    {"optim.betas", "[0.9,1]", "optim.betas[2]", "below 1"},
+    {"optim.rules", "[{\"1\":\"x\"}]", "optim.rules[1]", "sets neither"},
+    {"optim.kind", "\"sgd\"", "optim.kind", "must be \"adamw\""},
+    {"precision", "\"fp16\"", "precision", "must be \"fp32\", \"fp64\" or \"bf16\", not \"fp16\""},
+    {"device", "\"gpu\"", "device", "must be \"cpu\" or \"cuda\""},
+    {"checkpoint.keep", "1", "checkpoint.keep", "between 2"},
+    {"checkpoint.every", "\"0 min\"", "checkpoint.every", "at least 1"},
+    {"checkpoint.every", "\"60 mins\"", "checkpoint.every", "unknown unit"},
+    {"time_limit", "60", "time_limit", "needs a unit"},
+    {"time_limit", "\"60 steps\"", "time_limit", "must be in time"},
+    {"parallel.overlap", "3", "parallel.overlap", "must be a table of keys"},
+    {"parallel.overlap.grad", "true", "parallel.overlap.grad", "did you mean \"grads\"?"},
+    {"parallel.recompute", "\"all\"", "parallel.recompute", "must be \"none\" or \"block\""},
+    {"parallel.dp", "\"many\"", "parallel.dp", "a whole number or \"auto\""},
+    {"hooks", "[{\"allow\":[]}]", "hooks[1]", "has no path"},
+    {"hooks", "[{\"1\":\"a\",\"x\":{}}]", "hooks[1].x", "an option is"},
+    {"hooks", "\"a.lua\"", "hooks", "must be a list"},
+    {"anomaly.spike_window", "7", "anomaly.spike_window", "between 8 and 1024"},
+    {"cluster.mem", "\"24 gigs\"", "cluster.mem", "unknown unit"},
+    {"cluster.mtbf", "\"7 steps\"", "cluster.mtbf", "must be in time"},
+    /* across keys, in the same run */
+    {"batch.micro", "0", "batch.micro", "between 1"},
+    {"parallel.schedule", "\"gpype\"", "parallel.schedule", "did you mean \"gpipe\"?"},
+};
+
+static void bind_says_what_is_wrong_where_and_what_to_do(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof g_bad / sizeof g_bad[0]; i++) {
+        const struct bad *b = &g_bad[i];
+        struct fixture f;
+        struct mc_err err = {0};
+        fixture_init(&f);
+        if (strcmp(b->key, "parallel.schedule") == 0)
+            fixture_set(&f, "zzz", "1"); /* cross-checks join only where binding found a problem */
+        fixture_set(&f, b->key, b->json);
+        if (mc_recipe_bind(f.root, &f.problems, &f.box, &err) != MC_E_RECIPE || f.box ||
+            err.code != MC_E_RECIPE || !fixture_says(&f.problems, b->path, b->says)) {
+            fixture_print(&f.problems);
+            fail_msg("%s = %s: want %s: %s", b->key, b->json, b->path, b->says);
+        }
+        if (strcmp(b->json, "null") != 0 && b->path == b->key &&
+            (strcmp(f.problems.p[0].file, "r.lua") != 0 || f.problems.p[0].line != 42))
+            fail_msg("%s: %s:%d", b->key, f.problems.p[0].file, f.problems.p[0].line);
+        fixture_fini(&f);
+    }
+}
+
+static void bind_says_one_problem_a_mistake(void **state)
+{
+    static const char *const one[][2] = {
+        {"model.layers", "1.5"}, {"model.heads", "null"}, {"model", "null"},
+        {"lr", "null"},          {"lr.kind", "\"x\""},    {"batch.global", "\"x\""},
+        {"data.tokenizer", "3"}, {"model.blocks", "3"},   {"steps.steps", "\"x\""},
+        {"model.heads", "6"},    {"batch.micro", "1.5"},  {"parallel", "7"}};
+    (void)state;
+    for (size_t i = 0; i < sizeof one / sizeof one[0]; i++) {
+        struct fixture f;
+        fixture_init(&f);
+        fixture_set(&f, one[i][0], one[i][1]);
+        fixture_bind(&f);
+        if (f.problems.n != 1) {
+            fixture_print(&f.problems);
+            fail_msg("%s = %s: %d problems", one[i][0], one[i][1], f.problems.n);
+        }
+        fixture_fini(&f);
+    }
+}
+
+static void bind_reports_all_problems_in_one_run(void **state)
+{
+    struct fixture f;
+    (void)state;
+    fixture_init(&f);
+    fixture_set(&f, "bogus", "1");
+    fixture_set(&f, "model.layers", "\"x\"");
+    fixture_set(&f, "batch.micro", "5");    /* 12 % 5 */
+    fixture_set(&f, "model.kv_heads", "3"); /* 4 % 3 */
+    fixture_set(&f, "lr.floor", "1");       /* not a key of constant */
+    fixture_bind(&f);
+    assert_int_equal(f.problems.n, 5);
+    assert_true(
+        fixture_says(&f.problems, "batch.global", "global 12 is not a multiple of micro 5"));
+    assert_true(
+        fixture_says(&f.problems, "model.kv_heads", "heads 4 is not a multiple of kv_heads 3"));
+    fixture_fini(&f);
+}
+
+static void bind_survives_any_tree(void **state)
+{
+    static const double nums[] = {0, -0.0, 1, -1, 0.5, 1e308, -1e308, 9007199254740993.0, 1e18};
+    struct mc_recipe_box *box = NULL;
+    (void)state;
+    srand(11);
+    for (int round = 0; round < 3000; round++) {
+        struct fixture f;
+        fixture_init(&f);
+        for (int k = rand() % 6 + 1; k > 0; k--) {
+            const struct mc_row *row = &mc_rows[rand() % mc_nrows];
+            char path[64];
+            struct mc_value *v;
+            snprintf(path, sizeof path, "%s", row->path);
+            if (rand() % 4 == 0)
+                path[rand() % (int)strlen(path) + 1] = '\0';
+            if (path[strlen(path) - 1] == '.')
+                continue;
+            static const char *const json[] = {"[]",
+                                               "{}",
+                                               "[1,2,3]",
+                                               "{\"1\":2,\"kind\":\"x\"}",
+                                               "\"x\"",
+                                               "\"\"",
+                                               "\"auto\"",
+                                               "\"5 steps\"",
+                                               "true",
+                                               "null",
+                                               "0",
+                                               "[[[[{}]]]]",
+                                               "{\"steps\":1,\"global\":2}",
+                                               "[{\"steps\":1,\"global\":2}]",
+                                               "[{\"op\":\"a\",\"in\":[0]}]",
+                                               "[\"a\",\"b\"]"};
+            const struct mc_value *at = f.root;
+            char copy[64], *part = copy;
+            snprintf(copy, sizeof copy, "%s", path);
+            int blocked = 0; /* a scalar planted before may stand in the way */
+            for (char *dot = strchr(part, '.'); dot; part = dot + 1, dot = strchr(part, '.')) {
+                *dot = '\0';
+                const struct mc_value *next = mc_value_get(at, part);
+                if (next && next->kind != MC_V_MAP)
+                    blocked = 1;
+                if (!next || blocked)
+                    break;
+                at = next;
+            }
+            if (blocked)
+                continue;
+            v = fixture_set(&f, path, json[(size_t)rand() % (sizeof json / sizeof json[0])]);
+            if (rand() % 3 == 0) {
+                v->kind = MC_V_NUM;
+                v->num = rand() % 10 == 0 ? NAN : rand() % 9 == 0 ? INFINITY : nums[rand() % 9];
+            } else if (rand() % 9 == 0 && v->kind == MC_V_MAP) {
+                static const char *const tags[] = {
+                    "lr.wsd", "lr.",       "lr.pieces",         "lr.table",
+                    "adamw",  "decoder",   "data.required",     "data.declared",
+                    "",       "schedule.", "schedule.function", "batch.function"};
+                v->tag = tags[rand() % 12];
+            } else if (rand() % 5 == 0) {
+                v->kind = MC_V_STR;
+                v->str = rand() % 2 ? "\xff\xfe" : "a\x01";
+            }
+        }
+        mc_status st = mc_recipe_bind(f.root, &f.problems, &box, NULL);
+        assert_int_equal(st == MC_OK, f.problems.n == 0);
+        if (st == MC_OK) {
+            assert_true(mc_recipe_hash(mc_recipe_of(box)) != 0);
+            mc_recipe_destroy(box);
+        }
+        fixture_fini(&f);
+    }
+    /* no tree at all, and a tree that is no table */
+    struct mc_problems ps = {0};
+    struct mc_value v = {.kind = MC_V_NUM};
+    assert_int_equal(mc_recipe_bind(&v, &ps, &box, NULL), MC_E_RECIPE);
+    assert_int_equal(mc_recipe_bind(NULL, &ps, &box, NULL), MC_E_RECIPE);
+    mc_problems_fini(&ps);
+}
+
+static void bind_model_binds_the_scalars_alone(void **state)
+{
+    struct fixture f;
+    struct mc_model_cfg m = {.layers = 77};
+    (void)state;
+    fixture_init(&f);
+    fixture_set(&f, "bogus", "1");
+    fixture_set(&f, "model.bogus", "1");
+    fixture_set(&f, "model.stem", "null");
+    fixture_set(&f, "lr", "null");
+    assert_int_equal(mc_recipe_bind_model(f.root, &f.problems, &m, NULL), MC_OK);
+    assert_int_equal(f.problems.n, 0);
+    assert_int_equal(m.layers, 2);
+    assert_int_equal(m.vocab, 257);
+    assert_int_equal(m.head_dim, 8);
+    assert_null(m.block);
+    m.layers = 77;
+    fixture_set(&f, "model.hidden", "\"x\"");
+    fixture_set(&f, "model.untraced", "true");
+    assert_int_equal(mc_recipe_bind_model(f.root, &f.problems, &m, NULL), MC_E_RECIPE);
+    assert_int_equal(m.layers, 77);
+    assert_int_equal(f.problems.n, 1);
+    fixture_bind(&f); /* says the rest, and not the same again */
+    assert_int_equal(f.problems.n, 4);
+    fixture_fini(&f);
+
+    fixture_init(&f); /* untraced without a problem is one */
+    fixture_set(&f, "model.untraced", "true");
+    assert_int_equal(fixture_bind(&f), MC_E_RECIPE);
+    assert_true(fixture_says(&f.problems, "model", "was not traced"));
+    fixture_fini(&f);
+}
+
+/* ---- JSON ------------------------------------------------------------------------------------ */
+
+static char *text_of(const struct mc_recipe *r, int pretty)
+{
+    struct mc_json j;
+    char *s;
+
+    mc_json_init_grow(&j);
+    j.pretty = pretty;
+    mc_recipe_write_json(r, &j);
+    assert_false(j.failed);
+    s = malloc(j.len + 1);
+    memcpy(s, j.buf, j.len);
+    s[j.len] = '\0';
+    mc_json_fini(&j);
+    return s;
+}
+
+static struct mc_recipe_box *read_text(const char *text, mc_status want)
+{
+    char path[] = "/tmp/mc_recipe_XXXXXX";
+    int fd = mkstemp(path);
+    struct mc_recipe_box *box = NULL;
+    struct mc_err err = {0};
+
+    assert_int_equal(write(fd, text, strlen(text)), (ssize_t)strlen(text));
+    close(fd);
+    mc_status st = mc_recipe_read_json(path, &box, &err);
+    if (st != want)
+        fail_msg("%d: %s", st, err.msg);
+    unlink(path);
+    return box;
+}
+
+/* Every legal form at once, so that every writer has work. */
+static void rich(struct fixture *f)
+{
+    fixture_set(f, "seed", "\"9223372036854775807\"");
+    fixture_set(f, "data.train", "[\"a\",{\"1\":\"b \\u00e9\",\"weight\":0.1}]");
+    fixture_set(f, "data.valid", "\"v\"");
+    fixture_set(f, "batch",
+                "{\"ramp\":[{\"samples\":0,\"global\":4},{\"samples\":\"2B\",\"global\":12}]}");
+    fixture_set(f, "steps", "{\"tokens\":\"4611686018427387900 tokens\"}");
+    fixture_set(f, "steps", "{\"tokens\":\"461168601842738790e1\"}");
+    fixture_set(f, "lr",
+                "{\"kind\":\"pieces\",\"pieces\":[{\"upto\":\"9007199254740993 "
+                "tokens\",\"from\":0.1,\"to\":0.30000000000000004,\"shape\":\"sqrt\"}]}");
+    fixture_set(f, "optim.rules", "[{\"1\":\"*\",\"lr_scale\":0.3333333333333333}]");
+    fixture_set(f, "hooks",
+                "[\"h\",{\"1\":\"g\",\"aaa\":1.1,\"nnn\":\"\\u00e9\\n\\\"\",\"zzz\":false,"
+                "\"allow\":[\"x:y\"]}]");
+    fixture_set(f, "parallel.recompute", "[\"add\",\"rope\"]");
+    fixture_set(f, "cluster.mtbf", "\"7.9 h\"");
+    fixture_set(f, "checkpoint.stall", "0.1");
+    fixture_set(f, "model.eps", "4.9406564584124654e-324");
+    fixture_set(f, "model.init_std", "0.1");
+}
+
+static void json_round_trips_bit_for_bit(void **state)
+{
+    struct fixture f;
+    (void)state;
+    for (int form = 0; form < 9; form++) {
+        fixture_init(&f);
+        if (form == 1)
+            rich(&f);
+        if (form == 2) {
+            fixture_set(&f, "lr", "{}")->tag = "lr.table";
+            fixture_set(&f, "batch.global", "{}")->tag = "batch.function";
+            fixture_set(&f, "data.train", "{}")->tag = "data.required";
+            fixture_set(&f, "parallel.schedule", "{}")->tag = "schedule.function";
+        }
+        if (form == 3)
+            fixture_set(&f, "data", "{\"tokens\":\"10T\",\"vocab\":50000}")->tag = "data.declared";
+        if (form == 4)
+            fixture_set(&f, "lr",
+                        "{\"kind\":\"wsd\",\"peak\":0.1,\"decay\":5,\"tail\":\"cosine\"}");
+        if (form == 5)
+            fixture_set(&f, "lr",
+                        "{\"kind\":\"power\",\"peak\":0.1,\"power\":0.5,\"warmup\":\"1 sample\"}");
+        if (form == 6)
+            fixture_set(&f, "lr", "{\"kind\":\"table\",\"values\":[0.1,1e-300,3]}");
+        if (form == 7)
+            fixture_set(&f, "time_limit", "\"0.000001 ms\"");
+        if (form == 8)
+            fixture_set(&f, "model.theta", "12345678901.234567");
+        if (fixture_bind(&f) != MC_OK) {
+            fixture_print(&f.problems);
+            fail();
+        }
+        char *a = text_of(mc_recipe_of(f.box), 0), *pretty = text_of(mc_recipe_of(f.box), 1);
+        struct mc_recipe_box *back = read_text(a, MC_OK), *back2 = read_text(pretty, MC_OK);
+        char *b = text_of(mc_recipe_of(back), 0), *b2 = text_of(mc_recipe_of(back2), 0);
+        assert_string_equal(a, b);
+        assert_string_equal(a, b2);
+        assert_true(mc_recipe_hash(mc_recipe_of(f.box)) == mc_recipe_hash(mc_recipe_of(back)));
+        /* and not only as text: members that text could hide */
+        const struct mc_recipe *x = mc_recipe_of(f.box), *y = mc_recipe_of(back);
+        assert_memory_equal(&x->optim, &y->optim, offsetof(struct mc_optim_cfg, no_decay));
+        assert_memory_equal(&x->model.theta, &y->model.theta, 4 * sizeof(double));
+        assert_int_equal(x->seed, y->seed);
+        assert_memory_equal(&x->batch, &y->batch, sizeof x->batch);
+        assert_memory_equal(x->lr.piece, y->lr.piece, sizeof x->lr.piece);
+        assert_memory_equal(x->hook, y->hook, sizeof x->hook);
+        assert_memory_equal(&x->cluster, &y->cluster, sizeof x->cluster);
+        for (int i = 0; i < x->model.block[0].ncalls; i++)
+            assert_memory_equal(&x->model.block[0].call[i], &y->model.block[0].call[i],
+                                sizeof(struct mc_call));
+        assert_memory_equal(x->model.layer_block, y->model.layer_block, 2 * sizeof(int));
+        free(a), free(b), free(b2), free(pretty);
+        mc_recipe_destroy(back);
+        mc_recipe_destroy(back2);
+        fixture_fini(&f);
+    }
+}
+
+/* Keys of every object in ascending order, found by a scan of the text that knows no rows. */
+static void json_is_sorted_at_every_level(void **state)
+{
+    struct fixture f;
+    char last[40][64], *text;
+    int depth = 0, is_map[40] = {0};
+    (void)state;
+    fixture_init(&f);
+    rich(&f);
+    assert_int_equal(fixture_bind(&f), MC_OK);
+    text = text_of(mc_recipe_of(f.box), 0);
+    for (char *s = text; *s; s++) {
+        if (*s == '{' || *s == '[') {
+            is_map[++depth] = *s == '{';
+            last[depth][0] = '\0';
+        } else if (*s == '}' || *s == ']') {
+            depth--;
+        } else if (*s == '"') {
+            char *end = s + 1;
+            while (*end != '"')
+                end += *end == '\\' ? 2 : 1;
+            if (end[1] == ':') {
+                char key[64];
+                assert_true(is_map[depth]);
+                snprintf(key, sizeof key, "%.*s", (int)(end - s - 1), s + 1);
+                if (strcmp(last[depth], key) >= 0)
+                    fail_msg("%s after %s", key, last[depth]);
+                strcpy(last[depth], key);
+            }
+            s = end;
+        }
+    }
+    assert_int_equal(depth, 0);
+    free(text);
+    fixture_fini(&f);
+}
+
+static void hash_leaves_lines_out_and_nothing_else(void **state)
+{
+    struct fixture f;
+    struct mc_recipe *r;
+    uint64_t h;
+    (void)state;
+    fixture_init(&f);
+    assert_int_equal(fixture_bind(&f), MC_OK);
+    r = mc_recipe_of(f.box);
+    h = mc_recipe_hash(r);
+    r->model.stem.call[0].line++;
+    assert_true(mc_recipe_hash(r) == h);
+    r->model.block[0].call[1].attr[1].num = nextafter(r->model.block[0].call[1].attr[1].num, 1e9);
+    assert_false(mc_recipe_hash(r) == h);
+    h = mc_recipe_hash(r);
+    r->model.block[0].call[2].in[0] = 1;
+    assert_false(mc_recipe_hash(r) == h);
+    h = mc_recipe_hash(r);
+    r->optim.eps = nextafter(r->optim.eps, 1);
+    assert_false(mc_recipe_hash(r) == h);
+    h = mc_recipe_hash(r);
+    r->parallel.sp = 1;
+    assert_false(mc_recipe_hash(r) == h);
+    fixture_fini(&f);
+}
+
+static void read_json_survives_damage(void **state)
+{
+    struct fixture f;
+    struct mc_recipe_box *box = NULL;
+    char *text, *copy;
+    size_t n;
+    int good = 0;
+    (void)state;
+    fixture_init(&f);
+    rich(&f);
+    assert_int_equal(fixture_bind(&f), MC_OK);
+    text = text_of(mc_recipe_of(f.box), 0);
+    n = strlen(text);
+    copy = malloc(n + 1);
+    srand(5);
+    for (int i = 0; i < 4000; i++) {
+        memcpy(copy, text, n + 1);
+        size_t len = i % 7 == 0 ? (size_t)rand() % n : n;
+        for (int k = rand() % 3 + (i % 7 != 0); k > 0; k--)
+            copy[(size_t)rand() % n] = i % 2 ? (char)rand() : "0123456789-.eE[]{}\",:"[rand() % 21];
+        char path[] = "/tmp/mc_recipe_XXXXXX";
+        int fd = mkstemp(path);
+        assert_int_equal(write(fd, copy, len), (ssize_t)len);
+        close(fd);
+        struct mc_err err = {0};
+        mc_status st = mc_recipe_read_json(path, &box, &err);
+        unlink(path);
+        if (st == MC_OK) {
+            good++;
+            mc_recipe_destroy(box);
+        } else {
+            assert_int_equal(st, MC_E_CORRUPT);
+            assert_int_equal(err.code, MC_E_CORRUPT);
+            assert_non_null(strstr(err.msg, path));
+        }
+    }
+    assert_true(good < 3000); /* a changed digit is another recipe; most damage is seen */
+    free(text), free(copy);
+    fixture_fini(&f);
+    struct mc_err err = {0};
+    assert_int_equal(mc_recipe_read_json("/nonexistent/resolved.json", &box, &err), MC_E_NOTFOUND);
+}
+
+/* ---- Compare --------------------------------------------------------------------------------- */
+
+struct pair {
+    struct fixture was, now;
+};
+
+static mc_status compare(struct pair *p, const char *allow, struct mc_recipe_change *ch, int cap,
+                         int *n)
+{
+    const char *list[1] = {allow};
+
+    if (fixture_bind(&p->was) != MC_OK || fixture_bind(&p->now) != MC_OK) {
+        fixture_print(&p->now.problems);
+        fail();
+    }
+    return mc_recipe_compare(mc_recipe_of(p->was.box), mc_recipe_of(p->now.box), list,
+                             allow != NULL, ch, cap, n, &p->now.problems, NULL);
+}
+
+static void compare_knows_free_logged_and_frozen(void **state)
+{
+    static const struct {
+        const char *key, *json;
+        char is; /* f free, l logged, z frozen */
+    } row[] = {
+        {"steps.steps", "99", 'f'},
+        {"name", "\"u\"", 'f'},
+        {"checkpoint.keep", "9", 'f'},
+        {"hooks", "[\"x\"]", 'f'},
+        {"parallel.overlap", "true", 'f'},
+        {"restart.max", "2", 'f'},
+        {"time_limit", "\"1 h\"", 'f'},
+        {"log_every", "3", 'f'},
+        {"cluster.nodes", "3", 'f'},
+        {"anomaly.max_skips", "3", 'f'},
+        {"data.train", "\"elsewhere\"", 'f'},
+        {"data.valid", "\"v\"", 'f'},
+        {"eval.samples", "3", 'f'},
+        {"parallel.tp", "2", 'l'},
+        {"lr.peak", "0.002", 'l'},
+        {"batch.micro", "2", 'l'},
+        {"batch.global", "24", 'l'},
+        {"optim.clip", "0.5", 'l'},
+        {"optim.betas", "[0.9,0.99]", 'l'},
+        {"device", "\"cuda\"", 'l'},
+        {"parallel.schedule", "\"gpipe\"", 'l'},
+        {"parallel.recompute", "\"block\"", 'l'},
+        {"data.train", "[{\"1\":\"text\",\"weight\":0.5}]", 'l'},
+        {"data.train", "[\"a\",\"b\"]", 'l'},
+        {"seed", "5", 'z'},
+        {"precision", "\"fp64\"", 'z'},
+        {"model.eps", "1e-6", 'z'},
+        {"model.vocab", "300", 'z'},
+        {"model.ffn", "96", 'z'},
+        {"data.holdout", "0.1", 'z'},
+        {"model.head", "[{\"op\":\"linear\",\"name\":\"other\",\"in\":[0]}]", 'z'},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
+        struct pair p;
+        struct mc_recipe_change ch[8];
+        int n = -1;
+        fixture_init(&p.was);
+        fixture_init(&p.now);
+        fixture_set(&p.now, row[i].key, row[i].json);
+        mc_status st = compare(&p, NULL, ch, 8, &n);
+        if ((st == MC_E_RECIPE) != (row[i].is == 'z') || n != (row[i].is == 'l') ||
+            p.now.problems.n != (row[i].is == 'z'))
+            fail_msg("%s: status %d, %d changes, %d problems", row[i].key, st, n, p.now.problems.n);
+        if (row[i].is == 'z') {
+            struct mc_recipe_change c2[8];
+            const char *group[1] = {"model"}, *self[1] = {row[i].key};
+            struct mc_problems ps = {0};
+            assert_true(strstr(p.now.problems.p[0].hint, row[i].key) &&
+                        strstr(p.now.problems.p[0].hint, "--allow"));
+            assert_int_equal(mc_recipe_compare(mc_recipe_of(p.was.box), mc_recipe_of(p.now.box),
+                                               self, 1, c2, 8, &n, &ps, NULL),
+                             MC_OK);
+            assert_int_equal(n, 1);
+            assert_string_equal(c2[0].path, row[i].key);
+            if (strncmp(row[i].key, "model.", 6) == 0)
+                assert_int_equal(mc_recipe_compare(mc_recipe_of(p.was.box), mc_recipe_of(p.now.box),
+                                                   group, 1, c2, 8, &n, &ps, NULL),
+                                 MC_OK);
+            mc_problems_fini(&ps);
+        }
+        fixture_fini(&p.was);
+        fixture_fini(&p.now);
+    }
+}
+
+static void compare_ignores_lines_and_says_values(void **state)
+{
+    struct pair p;
+    struct mc_recipe_change ch[2];
+    int n;
+    (void)state;
+    fixture_init(&p.was);
+    fixture_init(&p.now);
+    mc_value_get(mc_value_get(mc_value_get(p.now.root, "model"), "stem")->item[0], "line")->num =
+        99;
+    fixture_set(&p.now, "lr.peak", "0.25");
+    fixture_set(&p.now, "batch.micro", "2");
+    fixture_set(&p.now, "optim.clip", "2");
+    assert_int_equal(compare(&p, NULL, ch, 2, &n), MC_OK);
+    assert_int_equal(n, 2);
+    assert_string_equal(ch[0].path, "batch.micro");
+    assert_string_equal(ch[0].was, "1");
+    assert_string_equal(ch[0].now, "2");
+    assert_string_equal(ch[1].path, "...");
+    assert_string_equal(ch[1].was, "2 more keys differ");
+    fixture_fini(&p.was);
+    fixture_fini(&p.now);
+}
+
+/* ---- Texts ----------------------------------------------------------------------------------- */
+
+struct lines {
+    char *text;
+    size_t len;
+};
+
+static void collect(void *arg, const char *line)
+{
+    struct lines *l = arg;
+    size_t n = strlen(line);
+
+    l->text = realloc(l->text, l->len + n + 2);
+    memcpy(l->text + l->len, line, n);
+    l->len += n + 1;
+    l->text[l->len - 1] = '\n';
+    l->text[l->len] = '\0';
+}
+
+static void explain_shows_every_key_and_its_origin(void **state)
+{
+    struct fixture f;
+    struct lines l = {0};
+    struct mc_json j;
+    (void)state;
+    fixture_init(&f);
+    fixture_set(&f, "model.layers", "2");
+    assert_int_equal(fixture_bind(&f), MC_OK);
+    mc_recipe_set_origin(f.box, "device", "found here");
+    assert_int_equal(mc_recipe_explain(f.box, NULL, collect, &l), MC_OK);
+    assert_non_null(strstr(l.text, "model.layers               = 2  "));
+    assert_non_null(strstr(l.text, "  r.lua:42\n"));
+    assert_non_null(strstr(l.text, "  found here\n"));
+    assert_non_null(strstr(l.text, "1 block, 3 calls"));
+    assert_null(strstr(l.text, "lr.decay"));
+    for (int i = 0; i < mc_nrows; i++)
+        if (mc_rows_active(&mc_rows[i], mc_recipe_of(f.box)) && !strstr(l.text, mc_rows[i].path))
+            fail_msg("%s is missing", mc_rows[i].path);
+    free(l.text);
+    mc_json_init_grow(&j);
+    assert_int_equal(mc_recipe_explain(f.box, &j, NULL, NULL), MC_OK);
+    struct mc_value *v = NULL;
+    assert_int_equal(mc_value_from_json(f.pool, j.buf, j.len, "x", &v, NULL), MC_OK);
+    assert_true(v->n > 60);
+    assert_string_equal(mc_value_get(v->item[0], "path")->str, "anomaly.max_skips");
+    mc_json_fini(&j);
+    fixture_fini(&f);
+}
+
+static void doc_has_every_row(void **state)
+{
+    struct lines l = {0};
+    struct mc_err err = {0};
+    (void)state;
+    assert_int_equal(mc_recipe_doc(NULL, collect, &l, NULL), MC_OK);
+    for (int i = 0; i < mc_nrows; i++) {
+        char cell[64];
+        snprintf(cell, sizeof cell, "| `%s` |", mc_rows[i].path);
+        if (!strstr(l.text, cell))
+            fail_msg("%s is missing", mc_rows[i].path);
+    }
+    for (char *s = l.text; s; s = strchr(s + 1, '|') ? strchr(s + 1, '\n') : NULL) {
+        int bars = 0; /* every table line has 6 cells */
+        char *line = s[0] == '\n' ? s + 1 : s;
+        if (*line != '|')
+            continue;
+        for (; *line && *line != '\n'; line++)
+            bars += *line == '|';
+        assert_int_equal(bars, 7);
+    }
+    free(l.text);
+    l = (struct lines){0};
+    assert_int_equal(mc_recipe_doc("lr.warmup", collect, &l, NULL), MC_OK);
+    assert_non_null(strstr(l.text, "lr.peak"));
+    assert_int_equal(mc_recipe_doc("parallel.overlap", collect, &l, NULL), MC_OK);
+    assert_int_equal(mc_recipe_doc("lr.warmupp", collect, &l, &err), MC_E_USAGE);
+    assert_non_null(strstr(err.msg, "did you mean \"warmup\"?"));
+    free(l.text);
+}
+
+static void problems_are_bounded_and_clean(void **state)
+{
+    struct mc_problems ps = {0};
+    char big[2000];
+    (void)state;
+    memset(big, 'x', sizeof big - 1);
+    big[sizeof big - 1] = '\0';
+    mc_problems_add(&ps, "a\x1b[31m", big, 1, big, "%s", big);
+    assert_string_equal(ps.p[0].path, "a?[31m");
+    mc_problems_add(&ps, "a\x1b[31m", big, 1, big, "%s", big);
+    assert_int_equal(ps.n, 1);
+    for (int i = 0; i < 1000; i++)
+        mc_problems_add(&ps, "k", "f", i, "", "number %d", i);
+    assert_int_equal(ps.n, 200);
+    assert_int_equal(ps.dropped, 801);
+    mc_problems_fini(&ps);
+    assert_null(ps.p);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(rows_are_sorted_and_whole),
+        cmocka_unit_test(recipe_exclusive_names_the_siblings),
+        cmocka_unit_test(nearest_is_near),
+        cmocka_unit_test(bind_fills_defaults),
+        cmocka_unit_test(bind_takes_every_legal_form),
+        cmocka_unit_test(bind_takes_the_tagged_forms_of_lua),
+        cmocka_unit_test(bind_says_what_is_wrong_where_and_what_to_do),
+        cmocka_unit_test(bind_says_one_problem_a_mistake),
+        cmocka_unit_test(bind_reports_all_problems_in_one_run),
+        cmocka_unit_test(bind_survives_any_tree),
+        cmocka_unit_test(bind_model_binds_the_scalars_alone),
+        cmocka_unit_test(json_round_trips_bit_for_bit),
+        cmocka_unit_test(json_is_sorted_at_every_level),
+        cmocka_unit_test(hash_leaves_lines_out_and_nothing_else),
+        cmocka_unit_test(read_json_survives_damage),
+        cmocka_unit_test(compare_knows_free_logged_and_frozen),
+        cmocka_unit_test(compare_ignores_lines_and_says_values),
+        cmocka_unit_test(explain_shows_every_key_and_its_origin),
+        cmocka_unit_test(doc_has_every_row),
+        cmocka_unit_test(problems_are_bounded_and_clean),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
