@@ -4,7 +4,7 @@
  *
  * I1  An answer given after step k is in force from step k + 1: it rides on that step, is logged
  *     when it takes effect and lies in the checkpoint until then, so a replay takes the same path.
- *     One exception: skip or abort, asked for while a step is judged, is about that very step.
+ *     One exception: skip or abort, the answer of on_anomaly, is about the very step being judged.
  * I2  The event struct is filled from the books alone; hooks see what a checkpoint would hold.
  *
  * Memory: none kept. Threads: the trainer's. */

@@ -142,7 +142,7 @@ static void event_of_step(const struct mc_trainer *t, enum mc_hook_kind kind,
     ev->anomaly_ratio = s->verdict.ratio;
 }
 
-/* on_grad may call for skip or abort; on_anomaly may overrule the recipe's rule. */
+/* on_anomaly may overrule the recipe's rule; all other answers wait for the next step. */
 static mc_status ask_about_step(struct mc_trainer *t, enum mc_anomaly_action *action,
                                 struct mc_directive *pending, struct mc_err *err)
 {
@@ -154,11 +154,6 @@ static mc_status ask_about_step(struct mc_trainer *t, enum mc_anomaly_action *ac
         mc_directive_clear(&d);
         MC_TRY(mc_hooks_ask(t, &ev, &d, err));
         mc_directive_keep(pending, &d);
-        if (!s->verdict.kind && d.anomaly_action >= 0) {
-            s->verdict.kind = "hook";
-            *action = (enum mc_anomaly_action)d.anomaly_action;
-            return MC_OK;
-        }
     }
     if (s->verdict.kind && mc_hooks_want(t, MC_HOOK_ANOMALY)) {
         event_of_step(t, MC_HOOK_ANOMALY, &ev);

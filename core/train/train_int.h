@@ -49,7 +49,7 @@ void mc_batch_carve(const struct mc_recipe *r, struct mc_arena *a, struct mc_bat
 
 /* ---- anomaly.c ---- */
 struct mc_verdict {
-    const char *kind; /* NULL: sound; "nonfinite_loss", "nonfinite_grad", "spike", "hook" */
+    const char *kind; /* NULL: sound; "nonfinite_loss", "nonfinite_grad", "spike" */
     double ratio;     /* spike: norm / median; else NaN */
 };
 void mc_spikes_init(struct mc_spikes *s, int cap);

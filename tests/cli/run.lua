@@ -503,6 +503,28 @@ case("NaN: null in metrics, an event, the rule's exit code", function()
     same(kinds, 3, "events")
 end)
 
+case("a spike of the norm: skipped, told, and the window carried through a resume", function()
+    -- without warm-up norms fall from the start; a factor just above 0 makes any later norm a spike
+    local set = "--set steps.steps=10 --set anomaly.spike=skip --set anomaly.spike_factor=0.01 --set anomaly.spike_window=8 --quiet "
+    local rc = train("--run a " .. set)
+    same(rc, 0, "exit")
+    local m = metrics(dir .. "/a")
+    same(m[8].skipped, 0, "before the window is full")
+    same(m[10].skipped, 2, "after")
+    local e = events(dir .. "/a", "spike")
+    same(#e, 2, "events")
+    same(e[1].step, 9, "step")
+    expect(e[1].ratio > 0.01, "ratio")
+    same(m[10].loss == m[9].loss, false, "other data")
+    -- stopped in the middle of filling: the same steps are skipped
+    train("--run b --set checkpoint.every='1 steps' " .. set:gsub("=10", "=5"))
+    rc = train("--run b --resume auto " .. set)
+    same(rc, 0, "resumed")
+    local n = metrics(dir .. "/b")
+    same(n[10].skipped, 2, "skipped after a resume")
+    same(n[10].loss, m[10].loss, "loss after a resume")
+end)
+
 case("evaluation at intervals and by command", function()
     local rc, _, err = train "--set steps.steps=6 --set data.holdout=0.2 --set eval.every='3 steps'"
     same(rc, 0, "exit")
@@ -603,21 +625,33 @@ case("hooks: three errors in a row stop the run with a checkpoint", function()
     same(c[#c].step, 3, "the checkpoint of the last step")
 end)
 
-case("hooks: skip asked for by on_grad; the shipped ones run", function()
-    write(dir .. "/h.lua", "return { on_grad = function(ev) if ev.step == 2 then return { action = 'skip' } end end }")
+case("hooks: on_anomaly overrules the recipe's rule", function()
+    write(dir .. "/h.lua", "return { on_anomaly = function(ev) return { action = 'skip' } end }")
+    local r = with_hooks("r.lua", '"h.lua"', [[
+      anomaly = { nonfinite = "abort", max_skips = 2 }, lr = m.lr.constant { peak = 1000 },
+      optim = m.adamw { clip = 0, eps = 1e-30 }, steps = { steps = 9 },]])
+    local rc = mascon("train " .. r .. " --json --quiet")
+    same(rc, 77, "exit")
+    local m = metrics(dir .. "/runs/tiny_llama")
+    same(m[#m].skipped, 2, "skipped")
+end)
+
+case("hooks: on_grad sees norms, the shipped ones run", function()
+    write(dir .. "/h.lua", "return { on_grad = function(ev, self) self.log(('%.17g'):format(ev.grad_norm)) end }")
     local r = with_hooks("r.lua", '"h.lua", { "hooks/eval_every.lua", steps = 2 }, "hooks/skip_anomaly.lua", "hooks/save_before_timeout.lua", { "hooks/log_jsonl.lua", members = "step loss" }',
         "data = { tokenizer = 'bytes', train = '" .. home .. "/recipes/text/moon.txt', holdout = 0.1 }, steps = { steps = 5 },")
     local rc, out, err = mascon("train " .. r .. " --json --quiet")
     same(rc, 0, "exit: " .. err .. out)
     local run = dir .. "/runs/tiny_llama"
     local m = metrics(run)
-    same(m[5].skipped, 1, "skipped")
     local e = events(run, "eval")
     same(e[1] and e[1].step, 3, "first evaluation") -- asked for after step 2
-    local logged = 0
+    local logged, norm = 0, nil
     for _, l in ipairs(events(run, "hook_log")) do
+        if l.hook:find "h%.lua" then norm = tonumber(l.message) end
         if l.hook:find "log_jsonl" then
             logged = logged + 1
+            same(norm, m[logged].grad_norm, "norm by the hook")
             same(json(l.message).loss, m[logged].loss, "loss by the hook")
         end
     end
