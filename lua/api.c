@@ -30,8 +30,10 @@ int mc_api_where(lua_State *L, int models, int *line)
         *line = ar.currentline;
         return f;
     }
-    *line = 0;
-    return -1;
+    const int last = vm->follow ? vm->last_file : -1;
+    const int fits = last >= 0 && (models || !vm->file[last].library);
+    *line = fits ? vm->last_line : 0;
+    return fits ? last : -1;
 }
 
 int mc_api_fail(lua_State *L, const char *msg)

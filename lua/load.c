@@ -531,8 +531,11 @@ static int trace_model(struct loader *lo, struct mc_value *model)
         return 0;
     lo->result = NULL;
     lo->walk.origin = model->file;
-    if (mc_vm_call(lo->vm, body_trace, lo, RECIPE_BUDGET_NS, "the model's functions", &err) !=
-        MC_OK) {
+    lo->vm->follow = 1;
+    const mc_status st =
+        mc_vm_call(lo->vm, body_trace, lo, RECIPE_BUDGET_NS, "the model's functions", &err);
+    lo->vm->follow = 0;
+    if (st != MC_OK) {
         add_lua_problem(lo, "model", model->file, &err);
         return 0;
     }

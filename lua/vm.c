@@ -141,15 +141,23 @@ static void watchdog_disarm(struct mc_vm *vm)
 
 /* -- Budget ---------------------------------------------------------------------------------- */
 
-MC_LJMP static void on_count(lua_State *L, lua_Debug *ar)
+MC_LJMP static void on_hook(lua_State *L, lua_Debug *ar)
 {
     struct mc_vm *vm = mc_vm_of(L);
-    (void)ar;
+    if (ar->event == LUA_HOOKLINE) {
+        lua_getinfo(L, "S", ar);
+        const int f = mc_vm_file_of_chunk(vm, ar->source);
+        if (f >= 0 && (!vm->file[f].library || strstr(vm->file[f].chunk, "/models/"))) {
+            vm->last_file = f;
+            vm->last_line = ar->currentline;
+        }
+        return;
+    }
     if (!vm->tripped) {
         if (mc_clock_thread_cpu_ns() < vm->deadline_ns)
             return;
         vm->tripped = 1;
-        lua_sethook(L, on_count, LUA_MASKCOUNT, 1); /* I2 */
+        lua_sethook(L, on_hook, LUA_MASKCOUNT, 1); /* I2 */
     }
     luaL_error(L, "ran longer than %s of CPU time",
                lua_pushfstring(L, "%d ms", (int)(vm->budget_ns / 1000000)));
@@ -213,10 +221,11 @@ mc_status mc_vm_call(struct mc_vm *vm, lua_CFunction body, void *arg, int64_t bu
     lua_State *L = vm->L;
     vm->tripped = 0;
     vm->pcalls = 0;
+    vm->last_file = -1;
     vm->budget_ns = budget_ns;
     watchdog_arm(vm, doing);
     vm->deadline_ns = mc_clock_thread_cpu_ns() + budget_ns;
-    lua_sethook(L, on_count, LUA_MASKCOUNT, HOOK_EVERY);
+    lua_sethook(L, on_hook, LUA_MASKCOUNT | (vm->follow ? LUA_MASKLINE : 0), HOOK_EVERY);
     const int rc = lua_cpcall(L, body, arg); /* I1 */
     lua_sethook(L, NULL, 0, 0);
     watchdog_disarm(vm);

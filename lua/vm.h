@@ -49,11 +49,13 @@ struct mc_vm {
     size_t used, peak;
     int64_t budget_ns, deadline_ns; /* of the present call, thread CPU time */
     int tripped;                    /* the budget is spent; stays until the call has unwound */
-    int pcalls;                     /* nested calls of the sandbox's pcall */
-    enum mc_vm_outcome outcome;     /* of the last call */
-    char doing[256];                /* what the present call is, for the watchdog */
-    char dir[2048];                 /* `require` looks here for modules of the user's own */
-    int env_ref;                    /* environment that those modules get */
+    int follow; /* note lines as they run: a tail call leaves no frame to find them by */
+    int last_file, last_line;   /* newest one outside the core library; file -1: none */
+    int pcalls;                 /* nested calls of the sandbox's pcall */
+    enum mc_vm_outcome outcome; /* of the last call */
+    char doing[256];            /* what the present call is, for the watchdog */
+    char dir[2048];             /* `require` looks here for modules of the user's own */
+    int env_ref;                /* environment that those modules get */
     int nfiles;
     struct mc_vm_file file[MC_VM_MAX_FILES];
     /* watchdog */

@@ -89,7 +89,8 @@ static inline void expect_problem(const struct loaded *x, const char *part, cons
                                   int line)
 {
     const struct mc_problem *p = find_problem(x, part);
-    if (!p || x->st != MC_E_RECIPE || (path && strcmp(p->path, path)) || (line && p->line != line)) {
+    if (!p || x->st != MC_E_RECIPE || (path && strcmp(p->path, path)) ||
+        (line && p->line != line)) {
         show(x);
         fail_msg("wanted '%s' at %s:%d", part, path ? path : "any", line);
     }
