@@ -188,7 +188,12 @@ mc_status mc_hooks_load_state(void *ctx, const char *json, struct mc_err *err)
     mc_status st;
     if (!pool)
         return mc_err_set(err, MC_E_NOMEM, "no memory for hooks' states");
-    MC_TRY_GOTO(st, mc_value_from_json(pool, json, strlen(json), "checkpoint", &root, err), out);
+    struct mc_err why = {0};
+    if (mc_value_from_json(pool, json, strlen(json), "checkpoint", &root, &why) != MC_OK) {
+        st = mc_err_set(err, MC_E_CORRUPT, "the checkpoint's hooks' states: %s", why.msg);
+        goto out;
+    }
+    st = MC_OK;
     if (root->kind != MC_V_MAP && !(root->kind == MC_V_LIST && root->n == 0)) {
         st = mc_err_set(err, MC_E_CORRUPT, "the checkpoint's hooks' states are no JSON object");
         goto out;
