@@ -290,6 +290,7 @@ mc_status mc_trainer_start(struct mc_trainer *t, struct mc_err *err)
     mc_json_str(&e.j, "software", t->cfg->software);
     mc_json_str(&e.j, "fingerprint", t->fingerprint);
     mc_json_f64(&e.j, "setup_ms", (double)(mc_clock_ns() - t->start_ns) * 1e-6);
-    mc_event_end(t, &e, "train");
+    mc_json_f64(&e.j, "unix", mc_clock_unix());
+    mc_event_end(t, &e, "first_step"); /* the next thing is a step */
     return MC_OK;
 }

@@ -736,6 +736,6 @@ for i, c in ipairs(cases) do
         io.flush()
     end
 end
-io.write(("%d cases, %d failed\n"):format(ran, failed))
+io.write(("%d passed, %d failed, 0 skipped\n"):format(ran - failed, failed))
 if failed == 0 then os.execute("rm -rf " .. quote(tmp)) end
 os.exit(failed == 0 and 0 or 1)
