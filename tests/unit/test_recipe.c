@@ -582,8 +582,18 @@ static void json_round_trips_bit_for_bit(void **state)
         assert_memory_equal(&x->optim, &y->optim, offsetof(struct mc_optim_cfg, no_decay));
         assert_memory_equal(&x->model.theta, &y->model.theta, 4 * sizeof(double));
         assert_int_equal(x->seed, y->seed);
-        assert_memory_equal(&x->batch, &y->batch, sizeof x->batch);
-        assert_memory_equal(x->lr.piece, y->lr.piece, sizeof x->lr.piece);
+        assert_int_equal(x->batch.global, y->batch.global);
+        assert_int_equal(x->batch.nramp, y->batch.nramp);
+        for (int i = 0; i < x->batch.nramp; i++)
+            assert_true(x->batch.ramp[i].at.n == y->batch.ramp[i].at.n &&
+                        x->batch.ramp[i].at.unit == y->batch.ramp[i].at.unit &&
+                        x->batch.ramp[i].global == y->batch.ramp[i].global);
+        for (int i = 0; i < x->lr.npieces; i++)
+            assert_true(x->lr.piece[i].until.n == y->lr.piece[i].until.n &&
+                        x->lr.piece[i].until.unit == y->lr.piece[i].until.unit &&
+                        x->lr.piece[i].from == y->lr.piece[i].from &&
+                        x->lr.piece[i].to == y->lr.piece[i].to &&
+                        x->lr.piece[i].shape == y->lr.piece[i].shape);
         assert_memory_equal(x->hook, y->hook, sizeof x->hook);
         assert_memory_equal(&x->cluster, &y->cluster, sizeof x->cluster);
         for (int i = 0; i < x->model.block[0].ncalls; i++)
