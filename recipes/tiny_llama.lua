@@ -6,8 +6,8 @@ return m.recipe {
     name  = "tiny_llama",
     seed  = 1234,
     model = m.models.llama {
-        layers = 8, hidden = 64, heads = 8, kv_heads = 4, ffn = 192, -- 0.43 M parameters
-        seq = 64,
+        layers = 8, hidden = 96, heads = 8, kv_heads = 4, ffn = 256, -- 0.86 M parameters
+        seq = 128,
     },
     data  = { tokenizer = "bytes", train = "text/moon.txt" },
     batch = { global = 12, micro = 1 },
