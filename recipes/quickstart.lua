@@ -11,9 +11,9 @@ return m.recipe {
     },
     data  = { tokenizer = "bytes", train = m.data.required, holdout = 0.1 }, -- the last tenth is never trained on
     batch = { global = 8, micro = 4 },
-    steps = { steps = 300 },
-    lr    = m.lr.cosine { peak = 3e-3, floor = 3e-4, warmup = "20 steps" },
+    steps = { steps = 700 },
+    lr    = m.lr.cosine { peak = 3e-3, floor = 3e-4, warmup = "30 steps" },
     optim = m.adamw { betas = { 0.9, 0.95 }, weight_decay = 0.1, clip = 1.0 },
-    eval  = { every = "100 steps", samples = 64 },
-    checkpoint = { every = "40 steps", keep = 3 },
+    eval  = { every = "175 steps", samples = 64 },
+    checkpoint = { every = "50 steps", keep = 3 },
 }
