@@ -46,6 +46,10 @@ static int rank_main(int argc, char **argv)
         return 90;
     const char *mode = argv[4];
     int rank = atoi(argv[3]);
+    char here[200];
+    snprintf(here, sizeof here, "%s/logs/up%d", argv[2], rank);
+    if (mc_sys_replace_file(here, "", 0, &e) != MC_OK)
+        return 92;
     mc_flight_use(&p->flight);
     mc_page_phase(p, MC_PHASE_STEP, 7);
     if (strcmp(mode, "late") == 0) {
@@ -358,7 +362,18 @@ static void step_holds_its_promises_in_random_histories(void **state)
 static char g_dir[64], g_exe[300];
 static int g_next;
 
-/* Runs the agent in a child with signals `sigs` sent after_ms apart; its result. */
+static void wait_for_ranks(const char *run, int nranks)
+{
+    char path[200];
+    for (int r = 0; r < nranks; r++) {
+        snprintf(path, sizeof path, "%s/logs/up%d", run, r);
+        for (int i = 0; i < 20000 && !mc_sys_exists(path); i++)
+            usleep(1000);
+    }
+}
+
+/* Runs the agent in a child with signals `sigs` sent after_ms apart, once all ranks are up; its
+ * result. */
 static int run_agent(const char *mode, int nranks, int64_t grace_ms, const int *sigs, int after_ms,
                      struct mc_agent_result *res, struct mc_rundir *rd)
 {
@@ -391,6 +406,8 @@ static int run_agent(const char *mode, int nranks, int64_t grace_ms, const int *
         _exit(r.exit_code);
     }
     close(p[1]);
+    if (sigs)
+        wait_for_ranks(path, nranks);
     for (int i = 0; sigs && sigs[i]; i++) {
         usleep((useconds_t)after_ms * 1000);
         kill(pid, sigs[i]);
@@ -554,7 +571,7 @@ static void killed_agent_takes_its_ranks_along(void **state)
             mc_agent_run(&cfg, &r, NULL);
         _exit(1);
     }
-    usleep(300000);
+    wait_for_ranks(path, 3);
     struct mc_rundir second;
     assert_int_equal(mc_rundir_open(path, 1, &second, NULL), MC_OK);
     assert_int_equal(mc_rundir_lock(&second, NULL), MC_E_MACHINE);
