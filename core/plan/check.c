@@ -185,7 +185,7 @@ static void check_layout(struct check *c)
     c->laid_out = 1;
     if (p->dp == 0) {
         p->dp = l.size[MC_AXIS_DP];
-        snprintf(origin, sizeof origin, "auto: of %d ranks", l.world);
+        snprintf(origin, sizeof origin, "auto: of %d rank%s", l.world, l.world == 1 ? "" : "s");
         mc_recipe_set_origin(c->box, "parallel.dp", origin);
     }
     check_nodes(c, &l);

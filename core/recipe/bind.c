@@ -372,8 +372,12 @@ static void bind_group(struct mc_binder *b, const char *path, const struct mc_va
         bind_map(b, "data.declared", v);
         return;
     }
-    if (v->kind == MC_V_MAP)
-        bind_map(b, path, v);
+    if (v->kind != MC_V_MAP)
+        return;
+    if (v->tag && strcmp(path, "optim") == 0 && !mc_value_get(v, "kind"))
+        set_origin(b, &b->box->origin[mc_rows_find("optim.kind")], v->file ? v->file : "given",
+                   v->line); /* the constructor said the kind */
+    bind_map(b, path, v);
 }
 
 static void bind_map(struct mc_binder *b, const char *prefix, const struct mc_value *map)

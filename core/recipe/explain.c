@@ -22,7 +22,8 @@ static void calls_text(const struct mc_row *row, const struct mc_recipe *r, char
             calls += m->block[i].ncalls;
         snprintf(dst, 96, "%d block%s, %d calls", m->nblocks, m->nblocks == 1 ? "" : "s", calls);
     } else if (row->bind == mc_bind_stem || row->bind == mc_bind_head) {
-        snprintf(dst, 96, "%d calls", row->bind == mc_bind_stem ? m->stem.ncalls : m->head.ncalls);
+        calls = row->bind == mc_bind_stem ? m->stem.ncalls : m->head.ncalls;
+        snprintf(dst, 96, "%d call%s", calls, calls == 1 ? "" : "s");
     } else if (row->bind == mc_bind_layer_block) {
         snprintf(dst, 96, "%lld layers of %d block%s", (long long)m->layers, m->nblocks,
                  m->nblocks == 1 ? "" : "s");
