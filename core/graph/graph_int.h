@@ -65,8 +65,9 @@ struct mc_piece {
     int group;         /* -1, or the group whose store it must be a slice of */
     int64_t group_col; /* where in the group */
     int holders;       /* gradients: values that call this piece theirs (planning only) */
-    int pinned;        /* lies over a forward value: never moved into a group */
-    int next;          /* in its store's list */
+    int pinned; /* lies over a forward value or over the sum it continues: never moved into a group
+                 */
+    int next;   /* in its store's list */
 };
 struct mc_group {
     int64_t rows, cols;

@@ -11,8 +11,8 @@
  * itself where its row can add (MC_OPF_DACC) and nobody else calls the sum so far theirs, else by a
  * sum step. I4  A gradient that is shared (add: both inputs' is the output's) has as many *holders*
  * as values; only a sole holder may write over it. I5  Gradients of fused outputs are slices of one
- * buffer (a *group*), so that one GEMM reads them; a shared one is copied in. graph_place.c then
- * lays pieces into memory. Handle life; the calling thread. */
+ * buffer (a *group*), so that one GEMM reads them; one that cannot move there is copied.
+ * graph_place.c then lays pieces into memory. Handle life; the calling thread. */
 #include <string.h>
 #include "../base/arena.h"
 #include "graph_int.h"
@@ -264,7 +264,7 @@ static mc_status gather_grads(struct plan *pl, const struct mc_gnode *n, struct 
         return mc_graph_nomem(err);
     for (int k = 0; k < n->nout; k++) {
         int p = pl->grad[n->out[k]];
-        if (g->piece[p].holders > 1 || g->piece[p].group >= 0 || g->piece[p].pinned) {
+        if (g->piece[p].group >= 0 || g->piece[p].pinned) {
             MC_TRY(emit_two(g, MC_STEP_COPY, p, -1, &p, err));
             hold(pl, n->out[k], p);
         }
@@ -314,17 +314,34 @@ static mc_status backward_weight(struct plan *pl, int i, struct mc_err *err)
     return give_scratch(pl->g, s, err);
 }
 
+/* Logits that anyone but the loss reads in backward must not be written over. */
+static int read_elsewhere(const struct mc_graph *g, int v)
+{
+    int by = g->value[v].node;
+    return g->value[v].uses > 1 || by < 0 || g->node[by].op->keeps_out_for_input ||
+           g->node[by].op->keeps_out_for_weight;
+}
+
 static mc_status backward_input(struct plan *pl, int i, struct mc_err *err)
 {
     struct mc_graph *g = pl->g;
     const struct mc_gnode *n = &g->node[i];
     const struct mc_op *op = n->op;
-    int made[MC_OP_IN];
+    int made[MC_OP_IN], was = -1, copied = 0;
     MC_TRY(recompute_for(pl, i, op->keeps_in_for_input, op->keeps_out_for_input, err));
+    if (op->flags & MC_OPF_DLOGITS && read_elsewhere(g, n->in[0])) {
+        int copy;
+        MC_TRY(emit_two(g, MC_STEP_COPY, kept_value(pl, n->in[0]), -1, &copy, err));
+        was = pl->again[n->in[0]];
+        pl->again[n->in[0]] = copy;
+        copied = 1;
+    }
     struct mc_step *s = new_step(g, MC_STEP_VERB, MC_BACKWARD_INPUT, i);
     if (!s)
         return mc_graph_nomem(err);
     read_kept(pl, s, i, op->keeps_in_for_input, op->keeps_out_for_input);
+    if (copied)
+        pl->again[n->in[0]] = was; /* others read the original */
     for (int k = 0; k < n->nin; k++) {
         int so_far = pl->grad[n->in[k]];
         made[k] = value_piece(g, n->in[k]);
@@ -336,7 +353,7 @@ static mc_status backward_input(struct plan *pl, int i, struct mc_err *err)
             g->piece[so_far].group < 0) { /* I3, I4: such rows have one input */
             reads(g, &s->adds_to, so_far);
             s->n.acc = 1;
-            g->piece[made[k]].pinned = g->piece[so_far].pinned;
+            g->piece[made[k]].pinned = 1;
         }
         writes(g, &s->d_in[k], made[k]);
     }

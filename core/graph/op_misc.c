@@ -47,10 +47,11 @@ static void add_forward(const struct mc_node *n, const struct mc_op_ctx *cx)
 
 static mc_status scale_infer(struct mc_op_infer *io, struct mc_err *err)
 {
-    if (!mc_call_attr(io->call, "s"))
-        return mc_err_set(err, MC_E_RECIPE, "needs the factor s");
+    const char *key = mc_call_attr(io->call, "s") ? "s" : "scale"; /* nn.scale writes the latter */
+    if (!mc_call_attr(io->call, "s") == !mc_call_attr(io->call, "scale"))
+        return mc_err_set(err, MC_E_RECIPE, "needs one factor, s");
     io->out[0] = io->in[0]; /* linear: partial sums may stay partial */
-    io->attr[0] = mc_call_num(io->call, "s", 1);
+    io->attr[0] = mc_call_num(io->call, key, 1);
     io->nout = 1;
     return MC_OK;
 }
@@ -144,7 +145,7 @@ const struct mc_op *const mc_ops_misc[] = {
     &(const struct mc_op){.name = "scale", .doc = "y = s x", .nin_min = 1, .nin_max = 1,
                           .flags = MC_OPF_INPLACE | MC_OPF_DINPLACE, .infer = scale_infer,
                           .forward = scale_forward, .backward_input = scale_backward,
-                          .attrs = {"s"}, .deterministic = 1},
+                          .attrs = {"s", "scale"}, .deterministic = 1},
     &(const struct mc_op){.name = "dropout", .doc = "each element 0 with probability p, else x / (1 - p); TRAIN only",
                           .nin_min = 1, .nin_max = 1,
                           .flags = MC_OPF_INPLACE | MC_OPF_DINPLACE | MC_OPF_RANDOM,

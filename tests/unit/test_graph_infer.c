@@ -41,8 +41,14 @@ static double row_differs(const struct rig *r, const void *logits, const double 
 static void infer_equals_eval_at_every_position(void **st)
 {
     (void)st;
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 5; i++) {
         struct model *m = i & 1 ? llama(&small) : gpt2(&small, 0.3);
+        if (i == 4) { /* the head sees one row, and must know which */
+            m->head.n = 0;
+            call(&m->head, "positions", "pos2", 1, 0, 0, 0);
+            linear(&m->head, "own", 1, V, "none", 0);
+            seal(m);
+        }
         m->r.precision = i & 2 ? MC_F64 : MC_F32;
         struct rig e = rig_open(m, MC_GRAPH_EVAL, 1, T, 2, 1, NULL);
         struct rig f = rig_open(m, MC_GRAPH_INFER, 1, T, 2, 1, NULL);

@@ -12,10 +12,13 @@ static const struct sizes small = {3, 18, 3, 1, 6, 22, 31, T};
 
 /* -- Models in all their variants ------------------------------------------------------------- */
 
-static struct model *variant(int i) /* 0 .. 7 */
+enum { VARIANTS = 10 };
+static struct model *variant(int i)
 {
-    struct model *m = i & 1 ? llama(&small) : gpt2(&small, i & 4 ? 0.2 : 0);
+    struct model *m = i >= 8 ? odd_model() : i & 1 ? llama(&small) : gpt2(&small, i & 4 ? 0.2 : 0);
     m->r.parallel.recompute = i & 2 ? MC_RECOMPUTE_BLOCK : MC_RECOMPUTE_NONE;
+    if (i == 9)
+        m->r.parallel.recompute = MC_RECOMPUTE_BLOCK;
     if ((i & 6) == 4) {
         m->r.parallel.recompute = MC_RECOMPUTE_OPS;
         m->r.parallel.nrecompute_ops = 4;
@@ -161,7 +164,7 @@ static void no_step_reads_what_another_overwrote(void **st)
 {
     static const struct mc_graph_opt opts[] = {{0, 0}, {1, 0}, {0, 1}, {1, 1}};
     (void)st;
-    for (int i = 0; i < 8; i++)
+    for (int i = 0; i < VARIANTS; i++)
         for (int mode = MC_GRAPH_TRAIN; mode <= MC_GRAPH_INFER; mode++)
             for (int o = 0; o < 4; o++) {
                 struct model *m = variant(i);
@@ -209,7 +212,7 @@ static void poison_temp(void *arg, int t)
 static void poisoned_temp_gives_the_same_bits(void **st)
 {
     (void)st;
-    for (int i = 0; i < 8; i++) {
+    for (int i = 0; i < VARIANTS; i++) {
         struct model *m = variant(i);
         struct batch x;
         struct mc_microbatch mb = make_batch(&x, B, T);
@@ -389,13 +392,38 @@ static void smaller_extents_run_in_a_larger_plan(void **st)
     }
 }
 
+/* Under block recomputation each block is run again once, just before its own backward: layers
+ * never rise again along the backward list, and the slot holds the streams and little else. */
+static void blocks_are_run_again_one_by_one(void **st)
+{
+    (void)st;
+    for (int i = 2; i < 4; i++) {
+        struct model *m = variant(i);
+        struct mc_graph_cfg cfg = whole_cfg(m, MC_GRAPH_TRAIN, B, T, 2, 1);
+        struct mc_graph *g;
+        struct mc_err err = {0};
+        int layer = 99, again = 0;
+        check_ok(mc_graph_build(&cfg, &g, &err), &err);
+        for (int t = g->nforward; t < g->nsteps; t++) {
+            if (g->step[t].kind != MC_STEP_VERB)
+                continue;
+            assert_true(g->node[g->step[t].gnode].layer <= layer);
+            layer = g->node[g->step[t].gnode].layer;
+            again += g->step[t].again;
+        }
+        assert_in_range(again, 3 * 6, 3 * (i & 1 ? 10 : 8));
+        mc_graph_destroy(g);
+        mc_free(m);
+    }
+}
+
 /* -- Memory ----------------------------------------------------------------------------------- */
 
 static void planned_bytes_are_used_and_no_others(void **st)
 {
     enum { GUARD = 4096 };
     (void)st;
-    for (int i = 0; i < 8; i++) {
+    for (int i = 0; i < VARIANTS; i++) {
         struct model *m = variant(i);
         struct batch x;
         struct mc_microbatch mb = make_batch(&x, B, T);
@@ -441,7 +469,7 @@ static void planned_bytes_are_used_and_no_others(void **st)
 static void temp_is_near_its_lower_bound(void **st)
 {
     (void)st;
-    for (int i = 0; i < 8; i++) {
+    for (int i = 0; i < VARIANTS; i++) {
         struct model *m = variant(i);
         struct mc_graph_cfg cfg = whole_cfg(m, MC_GRAPH_TRAIN, B, T, 2, 1);
         struct mc_graph *g;
@@ -469,6 +497,7 @@ int main(void)
         cmocka_unit_test(no_step_reads_what_another_overwrote),
         cmocka_unit_test(poisoned_temp_gives_the_same_bits),
         cmocka_unit_test(recomputation_does_not_change_a_bit),
+        cmocka_unit_test(blocks_are_run_again_one_by_one),
         cmocka_unit_test(threads_do_not_change_a_bit),
         cmocka_unit_test(fusion_and_in_place_change_rounding_at_most),
         cmocka_unit_test(micro_batches_add_up),
