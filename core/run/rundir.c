@@ -297,13 +297,20 @@ mc_status mc_rundir_lock(struct mc_rundir *rd, struct mc_err *err)
 
 /* ---- segments (I2) ---- */
 
+/* Writes and syncs dir/name; the folder is synced by the caller, once for all files. */
 static mc_status put_file(const char *dir, const char *name, const char *text, struct mc_err *err)
 {
     char path[1200];
+    int fd;
     if (!text)
         return MC_OK;
     MC_TRY(mc_path_join(path, sizeof path, dir, name, err));
-    return mc_sys_replace_file(path, text, strlen(text), err);
+    MC_TRY(mc_sys_open(path, O_WRONLY | O_CREAT | O_TRUNC, 0666, &fd, err));
+    mc_status st = mc_sys_write_all(fd, text, strlen(text), path, err);
+    if (st == MC_OK)
+        st = mc_sys_fsync(fd, path, err);
+    mc_status closed = mc_sys_close(fd, path, err);
+    return st != MC_OK ? st : closed;
 }
 
 mc_status mc_rundir_new_segment(struct mc_rundir *rd, const char *recipe_text,
@@ -323,6 +330,7 @@ mc_status mc_rundir_new_segment(struct mc_rundir *rd, const char *recipe_text,
     MC_TRY(put_file(fresh, "recipe.lua", recipe_text, err));
     MC_TRY(put_file(fresh, "resolved.json", resolved_json, err));
     MC_TRY(put_file(fresh, "launch_map.tsv", launch_map, err));
+    MC_TRY(mc_sys_fsync_dir(fresh, err));
     MC_TRY(mc_sys_rename(fresh, final, err));
     MC_TRY(mc_sys_fsync_dir(all, err));
     rd->segment = n;
