@@ -302,9 +302,9 @@ static mc_status put_file(const char *dir, const char *name, const char *text, s
 {
     char path[1200];
     int fd;
-    if (!text)
-        return MC_OK;
     MC_TRY(mc_path_join(path, sizeof path, dir, name, err));
+    if (!text)
+        return mc_sys_unlink(path, err); /* of a crashed predecessor */
     MC_TRY(mc_sys_open(path, O_WRONLY | O_CREAT | O_TRUNC, 0666, &fd, err));
     mc_status st = mc_sys_write_all(fd, text, strlen(text), path, err);
     if (st == MC_OK)

@@ -112,12 +112,15 @@ static void segments_count_up_and_are_whole(void **state)
     snprintf(path, sizeof path, "%s/segments/002.new", rd.path);
     assert_int_equal(mc_sys_mkdirs(path, NULL), MC_OK);
     put(path, "recipe.lua", "half");
+    put(path, "launch_map.tsv", "half");
     assert_int_equal(mc_rundir_open(rd.path, 0, &again, NULL), MC_OK);
     assert_int_equal(again.segment, 1);
     assert_int_equal(mc_rundir_new_segment(&again, "return 2", "{\"a\":1}", NULL, NULL), MC_OK);
     assert_int_equal(again.segment, 2);
     assert_int_equal(mc_rundir_segment_file(&again, 2, "resolved.json", path, NULL), MC_OK);
     assert_string_equal(path + strlen(again.path), "/segments/002/resolved.json");
+    snprintf(path, sizeof path, "%s/segments/002/launch_map.tsv", rd.path);
+    assert_false(mc_sys_exists(path));
     text = slurp(&again, "segments/002/recipe.lua");
     assert_string_equal(text, "return 2");
     mc_free(text);
