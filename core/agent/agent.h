@@ -24,7 +24,7 @@ struct mc_agent_event {
     int rank;
     int wait_status;             /* EXITED: as from waitpid */
     int result_valid, exit_code; /* EXITED: what the page said; SPAWN_FAILED: exit_code */
-    int has_message;             /* EXITED: the page holds an error message */
+    int has_message; /* EXITED: the page holds an error: 76 without is an orderly stop */
     int64_t segment_steps;
     int sig; /* SIGNAL */
 };

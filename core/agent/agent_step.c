@@ -108,7 +108,7 @@ static void on_signal(struct mc_agent *a, struct out *o, int sig, int64_t now_ns
 }
 
 /* What the end of one rank means. *cls NULL: an orderly end with the rank's own code. */
-static int judge(const struct mc_agent *a, const struct mc_agent_event *ev, const char **cls)
+static int judge(const struct mc_agent_event *ev, const char **cls)
 {
     int st = ev->wait_status;
     *cls = "rank_death";
@@ -124,9 +124,8 @@ static int judge(const struct mc_agent *a, const struct mc_agent_event *ev, cons
         *cls = "rank_exit";
         return 1;
     }
-    /* 76 after a signal, with nothing to complain of, is a stop before the first update. */
-    if (ev->exit_code == 0 || ev->exit_code == 75 ||
-        (ev->exit_code == 76 && a->signals > 0 && !ev->has_message))
+    /* 76 with nothing to complain of is an orderly stop before the first update. */
+    if (ev->exit_code == 0 || ev->exit_code == 75 || (ev->exit_code == 76 && !ev->has_message))
         *cls = NULL;
     else
         *cls = "rank_error";
@@ -140,7 +139,7 @@ static void on_exited(struct mc_agent *a, struct out *o, const struct mc_agent_e
     a->up[ev->rank] = 0;
     a->alive--;
     if (a->phase != MC_AGENT_KILLING) {
-        int code = judge(a, ev, &cls);
+        int code = judge(ev, &cls);
         if (cls) {
             fail(a, o, ev->rank, cls, code);
         } else {

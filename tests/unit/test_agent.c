@@ -225,7 +225,9 @@ static void step_one_death_kills_the_others(void **state)
         {{.wait_status = 0}, "rank_death", 76},
         {{.wait_status = 77 << 8, .result_valid = 1, .exit_code = 77}, "rank_error", 77},
         {{.wait_status = 3 << 8, .result_valid = 1, .exit_code = 3}, "rank_error", 3},
-        {{.wait_status = 76 << 8, .result_valid = 1, .exit_code = 76}, "rank_error", 76},
+        {{.wait_status = 76 << 8, .result_valid = 1, .exit_code = 76, .has_message = 1},
+         "rank_error",
+         76},
         {{.wait_status = 23 << 8, .result_valid = 1, .exit_code = 0}, "rank_exit", 1},
         {{.wait_status = SIGKILL, .result_valid = 1, .exit_code = 0}, "rank_death", 76},
     };
@@ -260,6 +262,9 @@ static void step_stop_before_progress_is_no_incident(void **state)
     assert_int_equal(feed(&a, exited(0, 76), 2), 1);
     assert_int_equal(g_out[0].kind, MC_AACT_FINISH);
     assert_int_equal(g_out[0].exit_code, 76);
+    up(&a, 1, 100); /* a hook's wish to stop comes without a signal */
+    assert_int_equal(feed(&a, exited(0, 76), 2), 1);
+    assert_int_equal(g_out[0].kind, MC_AACT_FINISH);
     up(&a, 1, 100); /* but a failed last save, after a signal, is one */
     feed(&a, term, 1);
     struct mc_agent_event ev = exited(0, 76);
@@ -326,7 +331,7 @@ static void step_holds_its_promises_in_random_histories(void **state)
                 static const int codes[] = {0, 75, 75, 76, 3};
                 int code = codes[(r >> 32) % 5];
                 ev = doomed[rank] || what < 7 ? killed(rank, SIGKILL) : exited(rank, code);
-                bad |= ev.result_valid == 0 || code == 3 || code == 76;
+                bad |= ev.result_valid == 0 || code == 3 || code == 76; /* not 0 or 75 */
                 live[rank] = 0;
             }
             ev.rank = rank;
