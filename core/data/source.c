@@ -11,7 +11,8 @@
  * an empty file is an empty document, just EOS.
  * A folder is read with all its folders. The order is strcmp of the paths. Names that start with
  * "." are skipped, files and folders alike; so is what is neither file nor folder. Symbolic links
- * are followed, except one that leads to a folder it lies in: that loop is not entered.
+ * are followed, except one that leads to a folder it lies in: that loop is not entered; a broken
+ * one is an error.
  *
  * I1  The stream is fixed at open: sizes are those then. Files must not be cut while they are open
  *     (reading a mapped file past its new end kills the reader).

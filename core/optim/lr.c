@@ -31,8 +31,6 @@
  * Threads: pure. */
 #include "optim.h"
 #include <math.h>
-#include <string.h>
-#include "optim_int.h"
 
 static double counter(enum mc_unit u, const struct mc_counters *c)
 {
