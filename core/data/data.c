@@ -11,9 +11,10 @@
  * I1  Each training source gives at least one sample, and so does each validation range: a source
  *     that could never be drawn is an error, with both lengths.
  * I2  Weights are finite and above 0; they are normalised here.
- * I3  Ids are checked against the vocabulary in every fetch: reading is when they are first
- * touched. I4  Fetch allocates nothing and may run in several threads at once. ntrain = 0 with
- * validation sources is legal: evaluation only. Memory: handle life. */
+ * I3  Ids are checked against the vocabulary in every fetch: that is when they are first touched.
+ * I4  Fetch allocates nothing and may run in several threads at once.
+ * ntrain = 0 with validation sources is legal: evaluation only.
+ * Memory: handle life. */
 #include "data_int.h"
 #include <math.h>
 #include <stdio.h>
@@ -43,11 +44,12 @@ static mc_status open_part(struct mc_data *d, const char *base_dir, const struct
                            struct mc_part *p, int i, struct mc_err *err)
 {
     char path[MC_PATH];
-    size_t n = strlen(cfg->path);
+    size_t n = strlen(cfg->path), len;
     MC_TRY(mc_order_abs(base_dir, cfg->path, path, err));
     MC_TRY(name_parts(p, i, path, err));
-    if (n > 1 && cfg->path[n - 1] == '/' && strlen(path) + 2 < MC_PATH)
-        strcat(path, "/"); /* "a folder, not the packed data of that name": see source.c */
+    len = strlen(path);
+    if (n > 1 && cfg->path[n - 1] == '/' && len + 1 < sizeof path)
+        memcpy(path + len, "/", 2); /* "a folder, not the packed data of that name": see source.c */
     MC_TRY(mc_source_open(path, &p[i].src, err));
     d->source[d->nsource++] = p[i].src;
     p[i].tokens = mc_source_tokens(p[i].src);

@@ -1,17 +1,22 @@
 /* data.h - token streams, and the order in which samples are drawn from them.
  *
  * A *source* is a stream of tokens: documents back to back, each closed by EOS. Sample k of a
- * source is the T+1 tokens that start at k*T (inputs and shifted labels), for k in [0,
- * floor((n-1)/T)). With `holdout` h the stream is cut at floor(n*(1-h)): training sees tokens
- * before the cut only, validation only those after it. The order is computed, not stored: the i-th
- * draw from source s is sample permute(key(seed, s's name, epoch e), K, i mod K) with e = i div K.
- * Which source gives the j-th draw of the run: of those not ahead of their share, taken < weight *
- * (total + 1), both counted since the weights were set, the one whose next draw is due first,
- * (taken + 1) / weight (ties: first); so shares are exact to one sample in every prefix. So order
- * depends neither on train length, batch or DP, nor, within a source, on other sources. I1  One
- * 64-bit cursor per source; nothing else is state. I2  Ids are checked against the vocabulary when
- * first touched. "bytes": ids 0..255 are the bytes, 256 is EOS. A folder is all regular files below
- * it in path order, each one document. */
+ * source is the T+1 tokens that start at k*T (inputs and shifted labels), for k in
+ * [0, floor((n-1)/T)). With `holdout` h the stream is cut at floor(n*(1-h)): training sees tokens
+ * before the cut only, validation only those after it.
+ *
+ * The order is computed, not stored: the i-th draw from source s is sample
+ * permute(key(seed, s's name, epoch e), K, i mod K) with e = i div K. Which source gives the next
+ * draw of the run: of those not ahead of their share, taken < weight * (total + 1), both counted
+ * since the weights were set, the one whose next draw is due first, (taken + 1) / weight (ties:
+ * first); so shares are exact to one sample in every prefix. So order depends neither on train
+ * length, batch or DP, nor, within a source, on other sources.
+ *
+ * I1  One 64-bit cursor per source; nothing else is state.
+ * I2  Ids are checked against the vocabulary when first touched.
+ *
+ * "bytes": ids 0..255 are the bytes, 256 is EOS. A folder is all regular files below it in path
+ * order, each one document; see source.c. */
 #pragma once
 #include <stdint.h>
 #include "../base/status.h"

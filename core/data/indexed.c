@@ -25,6 +25,7 @@
  * mapped kills the reader (SIGBUS): packed files are never written in place, see pack.c.
  * Threads: read-only after open, any number of readers. */
 #include "data_int.h"
+#include <stdio.h>
 #include <string.h>
 #include "../base/arena.h"
 
@@ -215,10 +216,9 @@ mc_status mc_indexed_open(const char *prefix_or_file, struct mc_indexed **x, str
     memcpy(y->prefix, prefix_or_file, n);
     y->mapped = 1;
     mc_status st;
-    memcpy(path, y->prefix, n);
-    strcpy(path + n, ".idx");
+    snprintf(path, sizeof path, "%s.idx", y->prefix);
     MC_TRY_GOTO(st, mc_sys_map_ro(path, &y->idx, err), fail);
-    strcpy(path + n, ".bin");
+    snprintf(path, sizeof path, "%s.bin", y->prefix);
     MC_TRY_GOTO(st, mc_sys_map_ro(path, &y->bin, err), fail);
     MC_TRY_GOTO(st, build(y, err), fail);
     *x = y;
@@ -234,7 +234,7 @@ mc_status mc_indexed_open_memory(const void *idx, int64_t idx_bytes, const void 
     struct mc_indexed *y = mc_alloc(sizeof *y, "index");
     if (!y)
         return mc_err_set(err, MC_E_NOMEM, "no memory to open an index");
-    strcpy(y->prefix, "(memory)");
+    snprintf(y->prefix, sizeof y->prefix, "(memory)");
     y->idx = (struct mc_map){idx, idx_bytes};
     y->bin = (struct mc_map){bin, bin_bytes};
     mc_status st;

@@ -116,6 +116,7 @@ void mc_cursor_init(const struct mc_data *d, struct mc_cursor *c)
 void mc_data_draw(const struct mc_data *d, struct mc_cursor *c, int64_t n, struct mc_sample *out)
 {
     uint64_t total = 0;
+    MC_ASSERT(d->ntrain > 0 || n == 0);
     for (int s = 0; s < d->ntrain; s++)
         total += c->taken[s] - c->phase_base[s];
     for (int64_t j = 0; j < n; j++, total++) {

@@ -60,7 +60,7 @@ static mc_status parse(json_t *o, const char *path, struct mc_sidecar *s, struct
         !hex64(json_string_value(json_object_get(o, "bin_xxh3")), &s->bin_hash) ||
         !hex64(json_string_value(json_object_get(o, "idx_xxh3")), &s->idx_hash))
         return mc_err_set(err, MC_E_FORMAT, "%s: a member is missing or of the wrong type", path);
-    strcpy(s->tokenizer, tok);
+    snprintf(s->tokenizer, sizeof s->tokenizer, "%s", tok);
     s->nchunks = (int64_t)json_array_size(list);
     if (s->chunk < 4096 || s->nchunks != s->bin_bytes / s->chunk + (s->bin_bytes % s->chunk > 0))
         return mc_err_set(err, MC_E_FORMAT, "%s: %lld chunks of %lld bytes do not make %lld bytes",

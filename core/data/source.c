@@ -29,6 +29,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -64,11 +65,8 @@ static int file_with(const char *prefix, const char *ext)
 {
     char p[MC_PATH + 8];
     struct stat sb;
-    if (strlen(prefix) + strlen(ext) >= sizeof p)
-        return 0;
-    strcpy(p, prefix);
-    strcat(p, ext);
-    return stat(p, &sb) == 0 && S_ISREG(sb.st_mode);
+    int n = snprintf(p, sizeof p, "%s%s", prefix, ext);
+    return n > 0 && n < (int)sizeof p && stat(p, &sb) == 0 && S_ISREG(sb.st_mode);
 }
 
 mc_status mc_source_classify(const char *path, enum mc_source_kind *kind, char prefix[MC_PATH],

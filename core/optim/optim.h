@@ -2,10 +2,12 @@
  * lr and batch.
  *
  * Gradient norm: fp64 partial per (parameter, shard), combined in name order; every logical element
- * once. clip = min(1, c / (norm + 1e-6)). AdamW: decoupled decay on the master, bias-corrected by
- * the count of successful updates, eps outside the root:   w <- w - lr * ( mhat / (sqrt(vhat) +
- * eps) + decay * w ) I1  Shard boundaries are whole parameters or rows of them, so that any file
- * slice is one axis-aligned box. */
+ * once. clip = min(1, c / (norm + 1e-6)).
+ * AdamW: decoupled decay on the master, bias-corrected by the count of successful updates, eps
+ * outside the root:   w <- w - lr * ( mhat / (sqrt(vhat) + eps) + decay * w )
+ *
+ * I1  Shard boundaries are whole parameters or rows of them, so that any file slice is one
+ *     axis-aligned box. */
 #pragma once
 #include "../base/status.h"
 #include "../graph/graph.h"
