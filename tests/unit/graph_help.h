@@ -213,14 +213,16 @@ MAYBE struct model *odd_model(void)
     x = call(f, "add", "", 2, x, a, 0);
     a = linear(f, "e", x, 12, "none", 0); /* e is used by rmsnorm and by scale: summed in place */
     b = linear(f, "f", x, 12, "none", 0);
+    h = call(f, "rmsnorm", "n2", 1, a, 0, 0);
     y = call(f, "scale", "", 1, a, 0, 0);
     num(f, "s", 0.5);
-    h = call(f, "rmsnorm", "n2", 1, a, 0, 0);
     b = call(f, "add", "", 2, b, h, 0);
     a = linear(f, "g", b, 12, "none", 0);
     h = linear(f, "h", b, 12, "none", 0);
     a = call(f, "add", "", 2, a, y, 0);
     a = call(f, "add", "", 2, a, h, 0);
+    a = call(f, "scale", "", 1, a, 0, 0); /* a gradient of its own: scale takes it over from g */
+    num(f, "s", 0.9);
     call(f, "add", "", 2, x, a, 0);
     f = &m->head;
     h = call(f, "rmsnorm", "final_norm", 1, 0, 0, 0);

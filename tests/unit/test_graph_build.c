@@ -98,6 +98,16 @@ static void linears_that_differ_are_not_fused(void **st)
         linears += strcmp(g->node[i].op->name, "linear") == 0 && g->node[i].layer == 0;
     assert_int_equal(linears, 6);
     mc_graph_destroy(g);
+    m->block.call[2].attr[0].num = 1;
+    for (int i = 0; i < m->block.call[2].nattrs; i++)
+        if (strcmp(m->block.call[2].attr[i].key, "shard") == 0)
+            strcpy(m->block.call[2].attr[i].str, "none"); /* shared otherwise on a mesh */
+    g = build(m, MC_GRAPH_TRAIN);
+    linears = 0;
+    for (int i = 0; i < g->nnodes; i++)
+        linears += strcmp(g->node[i].op->name, "linear") == 0 && g->node[i].layer == 0;
+    assert_int_equal(linears, 6);
+    mc_graph_destroy(g);
     mc_free(m);
 }
 

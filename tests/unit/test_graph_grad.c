@@ -124,6 +124,13 @@ static void check_loss_of_shared_logits(void)
     call(&m->head, "attention", "", 3, 1, 1, 1);
     seal(m);
     check_model(m, 2, 7, NULL);
+    /* and logits that are the sum of two fused outputs: their gradient lies over one of them */
+    m->head.n = 1;
+    linear(&m->head, "one", 1, 6, "none", 0);
+    linear(&m->head, "two", 1, 6, "none", 0);
+    call(&m->head, "add", "", 2, 2, 3, 0);
+    seal(m);
+    check_model(m, 2, 7, NULL);
     mc_free(m);
 }
 
