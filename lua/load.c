@@ -50,13 +50,23 @@ static void add_value_problem(struct loader *lo, const char *path, const struct 
                     hint, "%s", msg);
 }
 
-/* A failed mc_vm_call as a problem. */
-static void add_lua_problem(struct loader *lo, const char *path, const char *file,
-                            const struct mc_err *err)
+/* A failed mc_vm_call as a problem. Where the library raised it, the place is the recipe's `at`. */
+static void add_lua_problem(struct loader *lo, const char *path, const struct mc_value *at,
+                            const char *file, const struct mc_err *err)
 {
-    int line = 0;
-    const char *text = mc_vm_split_message(lo->vm, err->msg, &file, &line);
-    mc_problems_add(lo->problems, path, file, line, "", "%s", text);
+    int line = at ? at->line : 0, lib_line = 0;
+    const char *found = NULL;
+    const char *text = mc_vm_split_message(lo->vm, err->msg, &found, &lib_line);
+    int library = 0;
+    for (int i = 0; found && i < lo->vm->nfiles; i++)
+        if (lo->vm->file[i].path == found)
+            library = lo->vm->file[i].library;
+    if (found && !library)
+        mc_problems_add(lo->problems, path, found, lib_line, "", "%s", text);
+    else if (found)
+        mc_problems_add(lo->problems, path, file, line, "", "%s (%s)", text, found);
+    else
+        mc_problems_add(lo->problems, path, file, line, "", "%s", text);
 }
 
 /* -- Running files --------------------------------------------------------------------------- */
@@ -84,6 +94,16 @@ MC_LJMP static int body_run(lua_State *L)
                         lua_gettop(L) == 1  ? "nothing"
                         : lua_gettop(L) > 2 ? "several values"
                                             : luaL_typename(L, 2));
+        return 0;
+    }
+    int made_in, made_at;
+    const char *tag = mc_api_tag(L, 2, &made_in, &made_at);
+    if (tag && strcmp(tag, "recipe")) {
+        mc_problems_add(
+            lo->problems, "", f->path, made_at, "",
+            "this file returned what belongs inside a recipe (a %s); a recipe is one table of "
+            "named keys: return m.recipe { ... }",
+            tag);
         return 0;
     }
     lo->result =
@@ -314,7 +334,7 @@ static struct mc_value *load_chain(struct loader *lo, const char *path, const st
     lo->result = NULL;
     mc_path_dir(lo->vm->dir, sizeof lo->vm->dir, path);
     if (mc_vm_call(lo->vm, body_run, lo, RECIPE_BUDGET_NS, path, &err) != MC_OK) {
-        add_lua_problem(lo, "", path, &err);
+        add_lua_problem(lo, "", NULL, path, &err);
         return NULL;
     }
     struct mc_value *own = lo->result;
@@ -536,7 +556,7 @@ static int trace_model(struct loader *lo, struct mc_value *model)
         mc_vm_call(lo->vm, body_trace, lo, RECIPE_BUDGET_NS, "the model's functions", &err);
     lo->vm->follow = 0;
     if (st != MC_OK) {
-        add_lua_problem(lo, "model", model->file, &err);
+        add_lua_problem(lo, "model", model, model->file, &err);
         return 0;
     }
     static const char *const parts[] = {"stem", "head", "blocks", "layer_block"};

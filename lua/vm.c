@@ -159,8 +159,14 @@ MC_LJMP static void on_hook(lua_State *L, lua_Debug *ar)
         vm->tripped = 1;
         lua_sethook(L, on_hook, LUA_MASKCOUNT, 1); /* I2 */
     }
-    luaL_error(L, "ran longer than %s of CPU time",
-               lua_pushfstring(L, "%d ms", (int)(vm->budget_ns / 1000000)));
+    lua_getinfo(L, "Sl", ar); /* a hook runs in no frame of its own: luaL_where would miss by one */
+    const int f = ar->currentline > 0 ? mc_vm_file_of_chunk(vm, ar->source) : -1;
+    if (f >= 0)
+        lua_pushfstring(L, "%s:%d: ran longer than %d ms of CPU time", vm->file[f].chunk + 1,
+                        ar->currentline, (int)(vm->budget_ns / 1000000));
+    else
+        lua_pushfstring(L, "ran longer than %d ms of CPU time", (int)(vm->budget_ns / 1000000));
+    lua_error(L);
 }
 
 /* -- Life ------------------------------------------------------------------------------------ */

@@ -1,0 +1,18 @@
+-- expect: query heads cannot share
+local m = require "mascon"
+local nn = m.nn
+local function block(x, c)
+    local q = nn.linear("q", x, 32)
+    local k = nn.linear("k", x, 24)
+    return nn.attention(q, k, k)
+end
+
+return m.recipe {
+    name  = "bad",
+    seed  = 1,
+    model = m.decoder { layers = 2, hidden = 32, heads = 4, seq = 16, block = block },
+    data  = { tokenizer = "bytes", train = "../../../recipes/text/moon.txt" },
+    batch = { global = 4, micro = 2 },
+    steps = { steps = 10 },
+    lr    = m.lr.constant { peak = 1e-3, warmup = 2 },
+}

@@ -1,0 +1,12 @@
+-- expect: model
+-- expect: required
+local m = require "mascon"
+
+return m.recipe {
+    name  = "bad",
+    seed  = 1,
+    data  = { tokenizer = "bytes", train = "../../../recipes/text/moon.txt" },
+    batch = { global = 4, micro = 2 },
+    steps = { steps = 10 },
+    lr    = m.lr.constant { peak = 1e-3, warmup = 2 },
+}

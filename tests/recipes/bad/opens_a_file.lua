@@ -1,0 +1,3 @@
+-- expect: 'io' is not available
+local f = io.open("/etc/passwd")
+return {}

@@ -1,0 +1,3 @@
+-- expect: is no module name
+local x = require "../good/minimal"
+return {}

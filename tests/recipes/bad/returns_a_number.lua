@@ -1,0 +1,3 @@
+-- expect: must return one table
+-- expect: number
+return 7

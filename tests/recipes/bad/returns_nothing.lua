@@ -1,0 +1,3 @@
+-- expect: must return one table
+-- expect: nothing
+local m = require "mascon"

@@ -1,0 +1,3 @@
+-- expect: 'os' is not available
+os.execute("true")
+return {}
