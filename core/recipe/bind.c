@@ -469,7 +469,7 @@ static void required(struct mc_binder *b, int model_only)
         int in_model = strncmp(row->path, "model.", 6) == 0;
         if (!row->required || b->box->origin[i].text || (model_only && !row->model_scalar))
             continue;
-        if (in_model ? model && (model->kind == MC_V_MAP)
+        if (in_model ? model && mc_bind_is_table(model)
                      : lr && !is_bad(b, "lr.kind") && mc_rows_active(row, &b->box->r))
             missing(b, row->path, in_model ? "model" : "lr", "");
     }

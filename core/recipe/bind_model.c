@@ -186,7 +186,7 @@ void mc_bind_model_end(struct mc_binder *b)
                                          "model.head"};
     int absent = 0, bad = 0;
 
-    if (b->untraced || !model || model->kind != MC_V_MAP)
+    if (b->untraced || !model || !mc_bind_is_table(model))
         return;
     for (int i = 0; i < 4; i++) {
         const struct mc_origin *o = &b->box->origin[mc_rows_find(traced[i])];

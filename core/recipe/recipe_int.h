@@ -86,6 +86,11 @@ struct mc_binder {
 /* ---- bind.c ---- */
 void mc_bind_bad(struct mc_binder *b, const struct mc_value *at, const char *hint, const char *fmt,
                  ...) __attribute__((format(printf, 4, 5)));
+/* A table of named keys; {} is both a table and a list. */
+static inline int mc_bind_is_table(const struct mc_value *v)
+{
+    return v->kind == MC_V_MAP || (v->kind == MC_V_LIST && v->n == 0);
+}
 const char *mc_bind_kind(const struct mc_value *v); /* "a number", "a table" ... */
 /* 0 ok, -1 said. */
 int mc_bind_num(struct mc_binder *b, const struct mc_value *v, double min, double max, int above,
