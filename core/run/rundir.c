@@ -30,9 +30,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define LOCK_NAME    "run.lock"
-#define LOCK_WAIT_NS INT64_C(5000000000) /* for the ranks of a dead agent to be gone */
-#define LOCK_POLL_US 20000
+#define LOCK_NAME     "run.lock"
+#define LOCK_WAIT_NS  INT64_C(5000000000) /* for the ranks of a dead agent to be gone */
+#define ALIVE_WAIT_NS INT64_C(250000000)  /* for kill -9 to take effect */
+#define LOCK_POLL_US  20000
 
 /* ---- open ---- */
 
@@ -263,7 +264,7 @@ mc_status mc_rundir_lock(struct mc_rundir *rd, struct mc_err *err)
     int fd;
     struct holder h;
     mc_status st = MC_OK;
-    int64_t until = mc_clock_ns() + LOCK_WAIT_NS;
+    int64_t began = mc_clock_ns();
     MC_TRY(mc_rundir_file(rd, LOCK_NAME, path, err));
     MC_TRY(mc_sys_open(path, O_RDWR | O_CREAT, 0666, &fd, err));
     while (flock(fd, LOCK_EX | LOCK_NB) == -1) {
@@ -277,9 +278,12 @@ mc_status mc_rundir_lock(struct mc_rundir *rd, struct mc_err *err)
             break;
         }
         read_holder(path, &h);
-        /* A holder that is alive, or that cannot be looked at from here, is not waited for. An
-         * unreadable line is a holder between its flock and its write: a moment. */
-        if ((h.known && (!h.here || h.alive)) || mc_clock_ns() >= until) {
+        /* A holder that is alive is not waited for, but for the moment in which a killed one is
+         * still there; one that cannot be looked at from here, not at all. An unreadable line is a
+         * holder between its flock and its write: a moment, too. */
+        int64_t waited = mc_clock_ns() - began;
+        if ((h.known && !h.here) || (h.alive && waited >= ALIVE_WAIT_NS) ||
+            waited >= LOCK_WAIT_NS) {
             st = refuse(rd, &h, err);
             break;
         }

@@ -233,7 +233,7 @@ static void zombie_agent_counts_as_dead(void **state)
     char path[100];
     snprintf(path, sizeof path, "%s", fresh());
     pid_t pid = holder(path, 3000, 500);
-    kill(pid, SIGKILL); /* not reaped */
+    kill(pid, SIGKILL); /* not reaped, and perhaps not dead yet */
     assert_int_equal(mc_rundir_open(path, 1, &rd, NULL), MC_OK);
     assert_int_equal(mc_rundir_lock(&rd, NULL), MC_OK);
     waitpid(pid, NULL, 0);
