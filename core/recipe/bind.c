@@ -432,9 +432,9 @@ static void defaults(struct mc_binder *b)
     r->optim.betas[0] = 0.9;
     r->optim.betas[1] = 0.95;
     r->optim.nno_decay = 2;
-    strcpy(r->optim.no_decay[0], "norm");
-    strcpy(r->optim.no_decay[1], "bias");
-    strcpy(r->parallel.schedule, "one_f_one_b");
+    snprintf(r->optim.no_decay[0], MC_WORD, "norm");
+    snprintf(r->optim.no_decay[1], MC_WORD, "bias");
+    snprintf(r->parallel.schedule, sizeof r->parallel.schedule, "one_f_one_b");
 }
 
 static void missing(struct mc_binder *b, const char *path, const char *group, const char *hint)
