@@ -1,8 +1,9 @@
 /* agent.h - the node agent: a pure state machine, and the loop that feeds it.
  *
  * agent_step.c:  mc_agent_step(state, event, now) -> actions. No system call, no clock, no
- * allocation: a simulator runs this code. agent_run.c:   waits for pidfds, signals and timers,
- * turns them into events, carries the actions out. */
+ *                allocation: a simulator runs this code.
+ * agent_run.c:   waits for pidfds, signals and timers, turns them into events, carries the actions
+ *                out. */
 #pragma once
 #include <stdint.h>
 #include "../base/status.h"

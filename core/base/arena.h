@@ -1,10 +1,12 @@
 /* arena.h - the three lives of memory: run (arena), step (scratch), handle (create/destroy).
  *
  * I1  A run arena is sized by a plan before step 1; mc_arena_take() never grows it: past the end is
- * MC_E_BUG. I2  The step loop allocates nothing: mc_mem_stats().calls does not move (a test
- * counts). I3  Planned bytes == allocated bytes exactly: the sum over arenas of their size is
- * mc_mem_stats().arena_bytes. Memory from mc_alloc is aligned to 64 bytes and zeroed. NULL only
- * when the system has none left. */
+ *     an assert.
+ * I2  The step loop allocates nothing: mc_mem_stats().calls does not move (a test counts).
+ * I3  Planned bytes == allocated bytes exactly: the sum over arenas of their size is
+ *     mc_mem_stats().arena_bytes.
+ * Memory from mc_alloc is aligned to 64 bytes and zeroed. NULL only when the system has none left.
+ */
 #pragma once
 #include <stddef.h>
 #include <stdint.h>

@@ -2,8 +2,9 @@
  * by logical element.
  *
  * One meaning on every layout and device: a draw is a pure function of (seed, name, step, logical
- * element index). key     = mix of seed and name                                     (64 bits)
- *   counter = { index lo, index hi, step lo, step hi }                 (4 x 32 bits)
+ * element index).
+ *   key     = XXH3 of the name, seeded                (64 bits)
+ *   counter = { index lo, index hi, step lo, step hi } (4 x 32 bits)
  * Normals are made on the host in fp64 by our own polynomial, without contraction
  * (-ffp-contract=off for rng.c), so that their bits are the same on every machine; fp32 draws are
  * that value rounded once, and fp64 *runs* use the exact widening of the fp32 draw. */

@@ -1,12 +1,15 @@
 /* comm.h - a communicator: collectives and point-to-point among the ranks of one group.
  *
  * I1  Every call has a name, a sequence number, its group and its bytes, noted in the flight
- * recorder when it begins and ends. I2  Every wait has a deadline; on expiry MC_E_TIMEOUT names who
- * is missing and from which call. I3  Results are bit-identical on every run of one layout:
- * reductions add in rank order. I4  abort() may be called from another thread: all calls in flight
- * and later ones return MC_E_PEER. Counts are in elements of `dtype`. begin returns a handle; wait
- * must follow exactly once. Buffers may be registered once. `stream` is the device's queue (NULL on
- * CPUs). Peers' addresses come through mc_comm_peers, which core/run fills. */
+ *     recorder when it begins and ends.
+ * I2  Every wait has a deadline; on expiry MC_E_TIMEOUT names who is missing and from which call.
+ * I3  Results are bit-identical on every run of one layout: reductions add in rank order.
+ * I4  abort() may be called from another thread: all calls in flight and later ones return
+ *     MC_E_PEER.
+ *
+ * Counts are in elements of `dtype`. begin returns a handle; wait must follow exactly once. Buffers
+ * may be registered once. `stream` is the device's queue (NULL on CPUs). Peers' addresses come
+ * through mc_comm_peers, which core/run fills. */
 #pragma once
 #include <stdint.h>
 #include "../base/status.h"

@@ -1,13 +1,15 @@
 /* rundir.h - a run folder and its lock.
  *
  *   segments/NNN/{resolved.json,recipe.lua,launch_map.tsv}  metrics.jsonl  events.jsonl
- * incidents/NNN.json  ckpt/  logs/  run.lock I1  One holder: flock on run.lock; its descriptor is
- * inherited by the ranks, so the lock lasts until the last of them is gone. run.lock holds
- * {"pid":..,"host":"..","start":..} of the agent. A start that finds it held while that agent is
- * dead on this host waits up to 5 s, else refuses at once (0.25 s, for a kill -9 to take effect):
- * MC_E_MACHINE, naming pid and host. I2  A
- * segment is one start; its number is the epoch of its checkpoints. Folder names never repeat. I3
- * A run folder can be copied and moved: nothing in it holds its own path. */
+ *   incidents/NNN.json  ckpt/  logs/  run.lock
+ *
+ * I1  One holder: flock on run.lock; its descriptor is inherited by the ranks, so the lock lasts
+ *     until the last of them is gone. run.lock holds {"pid":..,"host":"..","start":..} of the
+ *     agent. A start that finds it held while that agent is dead on this host waits up to 5 s, else
+ *     refuses at once (0.25 s, for a kill -9 to take effect): MC_E_MACHINE, naming pid and host.
+ * I2  A segment is one start; its number is the epoch of its checkpoints. Folder names never
+ *     repeat.
+ * I3  A run folder can be copied and moved: nothing in it holds its own path. */
 #pragma once
 #include <stdint.h>
 #include "../base/json.h"

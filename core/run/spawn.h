@@ -1,7 +1,9 @@
 /* spawn.h - fork + exec of ranks, and signals turned into flags.
+ *
  * I1  Ranks are direct children, PR_SET_PDEATHSIG(SIGKILL), getppid() compared after prctl; forked
- * from the main thread only. I2  A signal handler sets one word. SIGINT, SIGTERM, SIGUSR1 (Slurm's
- * early warning) count; SIGPIPE is ignored. */
+ *     from the main thread only.
+ * I2  A signal handler sets one word. SIGINT, SIGTERM, SIGUSR1 (Slurm's early warning) count;
+ *     SIGPIPE is ignored. */
 #pragma once
 #include <sys/types.h>
 #include "../base/status.h"

@@ -2,10 +2,12 @@
  * here.
  *
  * A tensor's meaning is its *logical* shape; ranks hold boxes of it. Per mesh axis a tensor is
- *   replicate           every coordinate holds the same
- *   shard(dim, how)     coordinate c holds part c of `dim`: contiguous | zigzag (context parallel)
- * | expert partial(sum)        the logical value is the sum over coordinates Sequence parallel is
- * shard(seq) on the tp axis. */
+ *   replicate         every coordinate holds the same
+ *   shard(dim, how)   coordinate c holds part c of `dim`: contiguous | zigzag (context parallel) |
+ *                     expert
+ *   partial(sum)      the logical value is the sum over coordinates
+ * Sequence parallel is shard(seq) on the tp axis. Axes that cut the same dimension cut in the order
+ * of enum mc_axis: tp outermost. */
 #pragma once
 #include <stdint.h>
 #include "dtype.h"
