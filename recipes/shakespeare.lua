@@ -1,6 +1,7 @@
 -- shakespeare.lua - a small gpt2 on the bytes of one text: 4 layers, 4 heads, 128 wide, context 64, batch 12, 2000 steps.
 --   mascon train recipes/shakespeare.lua --set data.train=shakespeare.txt
--- The setting is the one that nanoGPT publishes for CPUs, so the validation loss can be compared (1.88 nats a character there).
+-- The shape, batch and number of steps are those that nanoGPT publishes for CPUs, so the validation loss can be compared
+-- (1.88 nats a character there). The peak rate is ours: at this width 2e-3 learns faster than 1e-3 and is as stable.
 local m = require "mascon"
 
 return m.recipe {
@@ -13,7 +14,7 @@ return m.recipe {
     data  = { tokenizer = "bytes", train = m.data.required, holdout = 0.1 },
     batch = { global = 12, micro = 12 },
     steps = { steps = 2000 },
-    lr    = m.lr.cosine { peak = 1e-3, floor = 1e-4, warmup = "100 steps" },
+    lr    = m.lr.cosine { peak = 2e-3, floor = 1e-4, warmup = "100 steps" },
     optim = m.adamw { betas = { 0.9, 0.99 }, eps = 1e-8, weight_decay = 0.1, clip = 1.0 },
     eval  = { every = "250 steps" },
     checkpoint = { every = "500 steps", keep = 3 },
