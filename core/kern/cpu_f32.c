@@ -14,6 +14,7 @@
 #define REAL_DTYPE  MC_F32
 #define REAL_NAME   "cpu-f32"
 #define REAL_GEMM   cblas_sgemm
+#define REAL_GEMV   cblas_sgemv
 #define TABLE       mc_cpu_f32_ops
 
 #include "cpu/table.inl"

@@ -14,6 +14,7 @@
 #define REAL_DTYPE  MC_F64
 #define REAL_NAME   "cpu-f64"
 #define REAL_GEMM   cblas_dgemm
+#define REAL_GEMV   cblas_dgemv
 #define TABLE       mc_cpu_f64_ops
 
 #include "cpu/table.inl"

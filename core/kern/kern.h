@@ -54,10 +54,10 @@ struct mc_norm_grad {
     int64_t lddx;
     int acc_dx; /* backward_input */
     void *dw, *db;
-    void *scratch; /* backward_weight: dw, db [C] always added to; scratch mc_kern_norm_scratch() */
+    void *scratch; /* backward_weight: dw, db [C] always added to; scratch norm_scratch() bytes */
 };
 struct mc_rope { /* rotates pairs (i, i + D/2) of each head ("half" layout); sin/cos tables are
-                    fp64-computed, rounded once */
+                    fp64-computed, rounded once.  D odd: the last element is copied */
     int64_t b, t, heads, d;
     int64_t pos0;          /* row r = (seq r / t, position pos0 + r % t) */
     const void *cos, *sin; /* [max_pos, D/2] */
@@ -76,7 +76,7 @@ struct mc_attn { /* causal; query head h reads kv head h / (heads / kv_heads). N
     void *o;
     int64_t ldo;   /* [B*T, heads*D] */
     void *lse;     /* [B, heads, T] log-sum-exp of scaled scores, saved */
-    void *scratch; /* mc_kern_attn_scratch() */
+    void *scratch; /* attn_scratch(): per pool thread, the same for attn, attn_bwd, attn_cached */
 };
 struct mc_attn_grad {
     struct mc_attn f; /* as in forward; o and lse are its results */
@@ -137,7 +137,8 @@ struct mc_add {
     int64_t ldz; /* z = ax x + ay y; may be x or y */
     double ax, ay;
 };
-struct mc_embed { /* y[r] = w[id[r]] ; positions: y[r] = x[r] + w[pos0 + r % t] */
+struct mc_embed { /* y[r] = w[id[r]] ; positions: y[r] = x[r] + w[pos0 + r % t].  An id outside
+                     [0, vocab) gives a row of NaN and no gradient, never a foreign read */
     int64_t m, c, vocab, t, pos0;
     const int32_t *ids;
     const void *w;
@@ -150,7 +151,8 @@ struct mc_embed { /* y[r] = w[id[r]] ; positions: y[r] = x[r] + w[pos0 + r % t] 
     void *dw; /* backward_weight: dw [vocab, C] added to, rows in ascending r */
 };
 struct mc_dropout { /* keep where (philox bits of (key, step, first + r*C + c) as u32) >= p * 2^32;
-                       y = x / (1 - p) */
+                       y = x / (1 - p).  Element e has word e % 4 of Philox4x32-10 under counter
+                       { (e/4) lo, (e/4) hi, step lo, step hi } and key { key lo, key hi } */
     int64_t m, c;
     const void *x;
     int64_t ldx;
@@ -161,8 +163,8 @@ struct mc_dropout { /* keep where (philox bits of (key, step, first + r*C + c) a
     uint64_t first;     /* logical index of element (0,0): rows are global sample*seq + position */
     const int64_t *row; /* [M] logical row index of each row, or NULL: r */
 };
-struct mc_xent { /* per row: loss = lse - logit[target]; rows with target < 0 are masked: loss 0, no
-                    gradient */
+struct mc_xent { /* per row: loss = lse - logit[target]; rows with target < 0 are masked: loss 0,
+                    lse 0, gradient 0, whatever their logits hold; target >= v: loss NaN */
     int64_t m, v;
     const int32_t *targets;
     void *logits;
@@ -225,5 +227,5 @@ mc_status mc_kern_get(enum mc_device_kind kind, enum mc_dtype dtype, const struc
 /* BLAS start-up: checks the flavour, sets one thread, runs one warm-up GEMM on each pool thread
  * (before the memory baseline). */
 mc_status mc_kern_start(struct mc_pool *pool, struct mc_err *err);
-/* "openblas 0.3.21 SkylakeX": for the numerics fingerprint. */
+/* "openblas 0.3.21 SkylakeX glibc 2.36": for the numerics fingerprint. */
 void mc_kern_fingerprint(char *dst, size_t cap);

@@ -8,6 +8,7 @@
 #define REAL_DTYPE  MC_F32
 #define REAL_NAME   "cpu-f32"
 #define REAL_GEMM   cblas_sgemm
+#define REAL_GEMV   cblas_sgemv
 #define TABLE       plain_ops
 extern const struct mc_kern_ops plain_ops;
 #include "../../core/kern/cpu/table.inl"

@@ -21,6 +21,18 @@ static void gemm_block(int ta, int tb, int64_t m, int64_t n, int64_t k, real alp
               (int)n, (int)k, alpha, a, (int)lda, b, (int)ldb, beta, c, (int)ldc);
 }
 
+/* One row of C, what decoding asks for: BLAS packs all of B for a product, ten times the work of
+ * the matrix-vector call. c is cleared here: BLAS versions differ on 0 times a NaN that is there.
+ */
+static void gemm_one_row(const struct mc_gemm *o, int64_t n, const real *b, real *c)
+{
+    if (!o->acc)
+        memset(c, 0, (size_t)n * sizeof(real));
+    REAL_GEMV(CblasRowMajor, o->tb ? CblasNoTrans : CblasTrans, (int)(o->tb ? n : o->k),
+              (int)(o->tb ? o->k : n), (real)o->alpha, b, (int)o->ldb, (const real *)o->a,
+              o->ta ? (int)o->lda : 1, 1, c, 1);
+}
+
 static void gemm_task(void *arg, int task, int thread)
 {
     const struct gemm_job *job = arg;
@@ -31,8 +43,11 @@ static void gemm_task(void *arg, int task, int thread)
     const real *b = (const real *)o->b + (o->tb ? j0 * o->ldb : j0);
     real *c = (real *)o->c + i0 * o->ldc + j0;
     (void)thread;
-    gemm_block(o->ta, o->tb, m, n, o->k, (real)o->alpha, a, o->lda, b, o->ldb, o->acc ? 1 : 0, c,
-               o->ldc);
+    if (o->m == 1)
+        gemm_one_row(o, n, b, c);
+    else
+        gemm_block(o->ta, o->tb, m, n, o->k, (real)o->alpha, a, o->lda, b, o->ldb, o->acc ? 1 : 0,
+                   c, o->ldc);
     if (o->bias)
         bias_add(c, o->ldc, (const real *)o->bias + j0, m, n);
 }
