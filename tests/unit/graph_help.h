@@ -204,7 +204,8 @@ MAYBE struct model *odd_model(void)
     b = call(f, "scale", "", 1, a, 0, 0);
     num(f, "s", -0.75);
     b = call(f, "add", "", 2, b, b, 0); /* the same value twice */
-    b = call(f, "relu", "", 1, b, 0, 0);
+    b = call(f, "add", "", 2, b, h, 0);
+    b = call(f, "relu", "", 1, b, 0, 0); /* of both signs */
     a = linear(f, "c", a, 12, "none", 0);
     a = call(f, "add", "", 2, a, h, 0);
     a = call(f, "add", "", 2, a, b, 0);
