@@ -3,7 +3,10 @@
  * I1  A rank cannot outlive its agent: PR_SET_PDEATHSIG(SIGKILL) before exec, then getppid() is
  *     compared, because the agent may have died before the prctl. The kernel sends it when the
  *     *thread* that forked ends: only the main thread may fork.
- * I2  The handler changes one lock-free word, and nothing else.
+ * I2  The handler changes lock-free words, and nothing else. The same signal within 250 ms of one
+ *     that counted is the same request: `timeout` sends it to the process and to its group, Slurm
+ * to every process of a step, and the agent forwards it too; a second one means "now" only when a
+ *     person or a script could have seen that the first was not enough.
  * I3  No stop signal is lost on the way to a rank: the child keeps SIGINT, SIGTERM and SIGUSR1
  *     blocked from the fork until its mc_signals_install, which unblocks them; until then they are
  *     pending.
@@ -29,6 +32,7 @@
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #ifndef SYS_pidfd_open
@@ -47,7 +51,10 @@ enum { NSTOP = sizeof stop_signals / sizeof *stop_signals };
 /* bits 0-7: the first stop signal; 8-15: the latest; 16-31: how many */
 static _Atomic uint32_t g_signals;
 
-static void on_signal(int sig) /* I2 */
+static _Atomic int64_t g_counted_ns[NSTOP]; /* when that signal last counted; 0: never */
+#define SAME_REQUEST_NS INT64_C(250000000)
+
+static void count_signal(int sig)
 {
     uint32_t old = atomic_load(&g_signals), new;
     do {
@@ -55,6 +62,21 @@ static void on_signal(int sig) /* I2 */
         new = (count < 0xffff ? count + 1 : count) << 16 | (uint32_t)sig << 8 |
               (first ? first : (uint32_t)sig);
     } while (!atomic_compare_exchange_weak(&g_signals, &old, new));
+}
+
+static void on_signal(int sig) /* I2 */
+{
+    int keep = errno, i = 0;
+    struct timespec t;
+    while (i < NSTOP - 1 && stop_signals[i] != sig)
+        i++;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    int64_t now = (int64_t)t.tv_sec * 1000000000 + t.tv_nsec, last = atomic_load(&g_counted_ns[i]);
+    errno = keep;
+    if (last != 0 && now - last < SAME_REQUEST_NS)
+        return;
+    atomic_store(&g_counted_ns[i], now);
+    count_signal(sig);
 }
 
 static void stop_set(sigset_t *set)
@@ -95,12 +117,14 @@ int mc_signals_count(void)
 
 void mc_signals_raise(int sig)
 {
-    on_signal(sig);
+    count_signal(sig);
 }
 
 void mc_signals_reset(void)
 {
     atomic_store(&g_signals, 0);
+    for (int i = 0; i < NSTOP; i++)
+        atomic_store(&g_counted_ns[i], 0);
 }
 
 /* ---- the child's environment (I7) ---- */

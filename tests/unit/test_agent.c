@@ -495,7 +495,7 @@ static void loop_kills_the_deaf(void **state)
     json_t *j = incident(&rd, 1);
     assert_string_equal(cause(j, "class"), "stop_timeout");
     json_decref(j);
-    assert_int_equal(run_agent("deaf", 1, 60000, three, 100, &r, &rd), 76);
+    assert_int_equal(run_agent("deaf", 1, 60000, three, 400, &r, &rd), 76);
     j = incident(&rd, 1);
     assert_string_equal(cause(j, "class"), "killed_by_user");
     json_decref(j);

@@ -285,6 +285,11 @@ static void signals_set_one_word(void **state)
     assert_int_equal(mc_signals_pending(), SIGUSR1);
     assert_int_equal(mc_signals_last(), SIGTERM);
     assert_int_equal(mc_signals_count(), 3);
+    raise(SIGUSR1); /* the same request, sent twice at once */
+    assert_int_equal(mc_signals_count(), 3);
+    usleep(260000);
+    raise(SIGUSR1); /* a request of its own */
+    assert_int_equal(mc_signals_count(), 4);
     for (int i = 0; i < 100000; i++)
         mc_signals_raise(SIGINT);
     assert_int_equal(mc_signals_count(), 0xffff); /* sticks, never wraps to "none" */
