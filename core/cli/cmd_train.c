@@ -17,6 +17,8 @@
 #include "../base/log.h"
 #include "../base/pool.h"
 #include "../base/sysio.h"
+#include "../device/device.h"
+#include "../kern/kern.h"
 #include "../optim/optim.h"
 #include "../run/rundir.h"
 #include "../train/books.h"
@@ -129,6 +131,16 @@ static mc_status check_memory(const struct train *t, struct mc_err *err)
         "this run needs %s of memory and %s are free here; take a smaller batch.micro "
         "or model (mascon explain shows what takes how much), or a larger machine",
         need, have);
+}
+
+static mc_status check_device(const struct train *t, struct mc_err *err)
+{
+    struct mc_device d;
+    const struct mc_kern_ops *k;
+    MC_TRY(mc_device_open(t->r.recipe->device, 0, &d, err));
+    mc_device_close(&d);
+    MC_TRY(mc_kern_get(t->r.recipe->device, t->r.recipe->precision, &k, err));
+    return MC_OK;
 }
 
 static mc_status check_disk(const struct train *t, struct mc_err *err)
@@ -298,6 +310,7 @@ static mc_status run(struct train *t, struct mc_err *err)
 {
     MC_TRY(settle_paths(t, err));
     MC_TRY(mc_train_plan(t->r.recipe, t->threads, &t->memory, err));
+    MC_TRY(check_device(t, err));
     MC_TRY(check_memory(t, err));
     MC_TRY(enter_run(t, err));
     MC_TRY(compare(t, err));

@@ -36,8 +36,8 @@ void mc_say_problems(const struct mc_problems *ps)
             fprintf(stderr, "%d:", p->line);
         fprintf(stderr, "%s%s%s%s", p->file[0] ? " " : "", p->path, p->path[0] ? ": " : "",
                 p->message);
-        if (p->hint[0])
-            fprintf(stderr, " (did you mean \"%s\"?)", p->hint);
+        if (p->hint[0]) /* a name alone, or words of its own */
+            fprintf(stderr, strchr(p->hint, ' ') ? " (%s)" : " (did you mean \"%s\"?)", p->hint);
         fputc('\n', stderr);
     }
     if (ps->dropped > 0)

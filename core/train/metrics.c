@@ -87,6 +87,11 @@ mc_status mc_metrics_open(struct mc_metrics *ms, const char *path, struct mc_err
     MC_TRY_GOTO(st, whole_lines(fd, path, size, &end, err), fail);
     if (end < size) /* I3 */
         MC_TRY_GOTO(st, mc_sys_ftruncate(fd, end, path, err), fail);
+    if (size == 0) { /* I2: the name must be on the disk too */
+        char dir[1100];
+        mc_path_dir(dir, sizeof dir, path);
+        MC_TRY_GOTO(st, mc_sys_fsync_dir(dir, err), fail);
+    }
     ms->fd = fd;
     ms->size = end;
     return MC_OK;

@@ -418,6 +418,25 @@ case("SIGINT: 75 with a checkpoint, then on to the same end", function()
     for _, f in ipairs { "a", "b" } do same(#metrics(dir .. "/" .. f), 100, "lines of " .. f) end
 end)
 
+case("timeout(1) signals process and group at once: that is one request", function()
+    local rc = sh(("timeout --preserve-status 3 %s train %s --quiet --set steps.steps=100000"):format(quote(program), small))
+    same(rc, 75, "exit")
+    local stop = events(dir .. "/runs/small", "stop")[1]
+    local c = events(dir .. "/runs/small", "checkpoint")
+    same(c[#c].step, stop.step, "the checkpoint of the stop")
+end)
+
+case("a machine that cannot: 3, and nothing was entered", function()
+    local rc, r, err = train "--set model.layers=400 --set model.hidden=8192 --set model.heads=64 --set model.ffn=32768"
+    same(rc, 3, "exit")
+    same(r.exit, 3, "exit in the last line")
+    has(err, "of memory")
+    same(read(dir .. "/runs/small/run.lock"), nil, "a run")
+    rc, _, err = train "--ranks 2"
+    same(rc, 2, "two ranks in this version")
+    has(err, "one rank")
+end)
+
 case("a signal before the first update: 76, and nothing lost", function()
     -- one step of this takes a minute
     local rc = sh(background("--set batch.global=60000", "runs/small", 0) .. "; kill -TERM $P; wait $P")
