@@ -1,13 +1,15 @@
 /* check.c - a recipe against the world it is meant for, before anything is started.
- * Floor 6 (plan). Includes: base, recipe, par, train's memory plan (through the caller's pointer).
+ * Floor 6 (plan). Includes: base, recipe, par, train's memory plan (through the caller's
+ * pointer).
  *
  * Order: the layout against the ranks (dp "auto" is resolved first, because the batch needs it),
- * the recipe's own cross-checks, the machine, what this version does not do, data, memory. I1  All
- * problems come in one run; a later check is left out only where an earlier problem took its ground
- * away. I2  A key that this version would not follow is refused for training and noted otherwise;
- * legal no-ops are noted. Nothing is silent. I3  Nothing is started, allocated or written; files
- * are only asked whether they exist. Memory: none. Threads: pure, but for the box that it resolves.
- */
+ * the recipe's own cross-checks, the machine, what this version does not do, data, memory.
+ * I1  All problems come in one run; a later check is left out only where an earlier problem took
+ *     its ground away.
+ * I2  A key that this version would not follow is refused for training and noted otherwise;
+ *     legal no-ops are noted. Nothing is silent.
+ * I3  Nothing is started, allocated or written; files are only asked whether they exist.
+ * Memory: none. Threads: pure, but for the box that it resolves. */
 #include "check.h"
 #include <inttypes.h>
 #include <stdarg.h>

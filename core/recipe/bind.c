@@ -1,14 +1,18 @@
 /* bind.c - a tree of values becomes a recipe, by the rows of rows.c.
  * Floor 1 (recipe). Includes: base.
  *
- * Defaults are bound first, by the same code as given values; then the tree is walked key by key,
- * so that no key can be overlooked; then what is required and missing is named, and defaults that
- * follow from other keys are derived. The tree's forms: data    may be tagged "data.declared": its
- * keys are then those of data.declared lr      tagged "lr.KIND", or with a key kind; lr.pieces may
- * be a list or positional keys optim   tagged "adamw", or with a key kind model   tagged "decoder":
- * scalars, and stem, head, blocks, layer_block as traced (bind_model.c) parallel.overlap may be one
- * boolean for both of its keys I1  Every key is bound or is a problem: nothing is dropped (promise:
- * nothing silent). I2  Any tree is safe input: NaN, huge, empty, deep, over-long, of a wrong kind.
+ * Defaults are bound first, by the same code as given values; then the tree is walked key by
+ * key, so that no key can be overlooked; then what is required and missing is named, and defaults
+ * that follow from other keys are derived. Forms that a tree may take:
+ *
+ *   data              tagged "data.declared": its keys are then those of data.declared
+ *   lr                tagged "lr.KIND", or with a key kind; pieces as a list or positional keys
+ *   optim             tagged "adamw", or with a key kind
+ *   model             tagged "decoder": scalars, and what was traced (bind_model.c)
+ *   parallel.overlap  a table, or one boolean for both of its keys
+ *
+ * I1  Every key is bound or is a problem: nothing is dropped.
+ * I2  Any tree is safe input: NaN, huge, empty, deep, over-long, of a wrong kind.
  * I3  The recipe borrows nothing from the tree.
  * I4  -0.0 becomes 0.0 and texts are valid UTF-8: what is bound survives JSON bit for bit.
  * Memory: the box owns all; outputs only on success. Threads: one owner. */

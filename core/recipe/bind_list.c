@@ -1,9 +1,10 @@
 /* bind_list.c - binders of the keys that are lists or take several forms.
  * Floor 1 (recipe). Includes: own folder.
  *
- * Each is the `bind` of one row. I1  A wrong entry is named by its place, counted from 1 as in Lua:
- * "data.train[2].weight". I2  A form that could mean two things is refused with the form that
- * cannot. Memory: fills the recipe; copies. Threads: one owner. */
+ * Each is the `bind` of one row.
+ * I1  A wrong entry is named by its place, counted from 1 as in Lua: "data.train[2].weight".
+ * I2  A form that could mean two things is refused with the form that cannot.
+ * Memory: fills the recipe; copies. Threads: one owner. */
 #include "recipe_int.h"
 #include <math.h>
 #include <stdio.h>

@@ -1,13 +1,16 @@
 /* bind_model.c - the traced model: lists of calls as plain data.
  * Floor 1 (recipe). Includes: base.
  *
- *   stem, head    list of calls            blocks       list of lists of calls
- *   layer_block   [layers] numbers         call         { op, name, in = { ids }, attrs = {}, line
- * } Value ids: 0 is the function's argument, i + 1 the result of call i (recipe.h). I1  A call
- * reads earlier values only, so that no list can hold a cycle. I2  Counts are bounded before memory
- * is taken: 1024 calls a function, 256 blocks, 8192 calls. I3  What an op wants (arity, attributes,
- * shapes) is not known here: the graph says it by the line. Memory: call arrays are the recipe's,
- * mc_model_free(). Threads: one owner. */
+ *   stem, head   list of calls
+ *   blocks       list of lists of calls
+ *   layer_block  [layers] numbers, each an index into blocks
+ *   call         { op, name, in = { value ids }, attrs = { bool, number or text }, line }
+ *
+ * Value ids: 0 is the function's argument, i + 1 the result of call i (recipe.h).
+ * I1  A call reads earlier values only, so that no list can hold a cycle.
+ * I2  Counts are bounded before memory is taken: 1024 calls a function, 256 blocks, 8192 calls.
+ * I3  What an op wants (arity, attributes, shapes) is not known here: the graph says it by line.
+ * Memory: call arrays are the recipe's, mc_model_free(). Threads: one owner. */
 #include "recipe_int.h"
 #include <math.h>
 #include <stdio.h>

@@ -3,9 +3,11 @@
  * Floor 1 (recipe). Includes: base.
  *
  * I1  Each function either fills *out and returns 0, or says one problem at the binder's path,
- * leaves *out alone and returns -1. I2  Any value is safe input: NaN, huge, empty, over-long, of a
- * wrong kind. I4  -0.0 becomes 0.0 and texts are valid UTF-8: what is bound survives JSON bit for
- * bit (bind.c). Memory: none. Threads: one owner. */
+ *     leaves *out alone and returns -1.
+ * I2  Any value is safe input: NaN, huge, empty, over-long, of a wrong kind.
+ * I4  -0.0 becomes 0.0 and texts are valid UTF-8: what is bound survives JSON bit for bit
+ *     (bind.c).
+ * Memory: none. Threads: one owner. */
 #include "recipe_int.h"
 #include <math.h>
 #include <stdarg.h>

@@ -3,9 +3,11 @@
  *
  * Two recipes are compared row by row through the rows' own text. The row says what a difference
  * is: free (nothing), logged (a record) or frozen (a problem, unless allowed by name: then a
- * record). I1  Every row is compared; none is left out by being forgotten. I2  Line numbers of
- * calls are no difference, paths of data are none either; weights are logged. Memory: two text
- * buffers, freed here. Threads: pure. */
+ * record).
+ * I1  Every row is compared; none is left out by being forgotten.
+ * I2  Line numbers of calls are no difference, paths of data are none either; weights are
+ *     logged.
+ * Memory: two text buffers, freed here. Threads: pure. */
 #include "recipe_int.h"
 #include <inttypes.h>
 #include <stdio.h>

@@ -2,9 +2,11 @@
  * Floor 1 (recipe). Includes: own folder only.
  *
  * Distance: insertions, deletions, substitutions and swaps of neighbours, upper and lower case
- * being equal. I1  A suggestion is within a third of the longer word, so that "tp" never suggests
- * "pp". I2  Ties go to the earlier known word: the same hint on every machine. Words beyond 64
- * bytes are near nothing. Memory: the stack. Threads: pure. */
+ * being equal.
+ * I1  A suggestion is within a third of the longer word, so that "tp" never suggests "pp".
+ * I2  Ties go to the earlier known word: the same hint on every machine. Words beyond 64 bytes
+ *     are near nothing.
+ * Memory: the stack. Threads: pure. */
 #include "recipe.h"
 #include <string.h>
 

@@ -2,9 +2,11 @@
  * Floor 1 (recipe). Includes: base.
  *
  * The file is ours, but its bytes are foreign: a disk, an editor or an attacker may have been at
- * it. I1  Whatever is wrong with it is MC_E_CORRUPT with the file, the key and what to do; reading
- * never runs code and its cost is bounded (value.c). I2  What is returned has passed the same rows
- * and the same cross-checks as a fresh recipe. Memory: the box is the caller's. Threads: pure. */
+ * it.
+ * I1  Whatever is wrong with it is MC_E_CORRUPT with the file, the key and what to do; reading
+ *     never runs code and its cost is bounded (value.c).
+ * I2  What is returned has passed the same rows and the same cross-checks as a fresh recipe.
+ * Memory: the box is the caller's. Threads: pure. */
 #include "recipe.h"
 #include <string.h>
 #include "../base/arena.h"

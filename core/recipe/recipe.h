@@ -1,10 +1,11 @@
 /* recipe.h - the frozen recipe: everything that a run means, as plain data.
  *
- * Made by mc_recipe_bind() from values (Lua or resolved.json) by the field rows of rows.c: one row
- * a key gives name, type, range, default, doc and what a resume may do with it. The same rows bind,
- * validate, explain, document and write it back. I1  After freeze nothing in it changes; ranks
- * compare mc_recipe_hash(). I2  bind(write(r)) == r: resolved.json reads back to the same bytes and
- * hash. Owned by struct mc_recipe_box (handle life). */
+ * Made by mc_recipe_bind() from values (Lua or resolved.json) by the field rows of rows.c: one
+ * row a key gives name, type, range, default, doc and what a resume may do with it. The same
+ * rows bind, validate, explain, document and write it back.
+ * I1  After freeze nothing in it changes; ranks compare mc_recipe_hash().
+ * I2  bind(write(r)) == r: resolved.json reads back to the same bytes and hash. Owned by struct
+ *     mc_recipe_box (handle life). */
 #pragma once
 #include <stdint.h>
 #include "units.h"

@@ -4,10 +4,12 @@
  * I1  A map's keys are always in ascending strcmp order, each once: get is a binary search.
  * I2  The room of an item array is a function of its count alone: 4, then the next power of two.
  *     So arrays need no capacity member, and every way to make one (push, put, JSON) must use
- * room(). I3  JSON text is foreign: size, depth and number of values are checked before jansson is
- * asked, an integer that a double cannot hold is refused, and no text makes the cost more than
- * linear. Memory: everything lives in the pool (chunks) and goes with it; outgrown arrays stay
- * until then. Threads: one owner a pool. */
+ *     room().
+ * I3  JSON text is foreign: size, depth and number of values are checked before jansson is
+ *     asked, an integer that a double cannot hold is refused, and no text makes the cost more
+ *     than linear.
+ * Memory: everything lives in the pool (chunks) and goes with it; outgrown arrays stay until
+ * then. Threads: one owner a pool. */
 #include "value.h"
 #include <jansson.h>
 #include <stdlib.h>

@@ -2,11 +2,12 @@
  * Floor 1 (recipe). Includes: base.
  *
  * I1  Canonical: keys sorted at every level, every active key present, the shortest numbers that
- * read back bit for bit: equal recipes give equal text. I2  bind(write(r)) == r; what cannot be
- * said by a JSON number (seeds and counts beyond 2^53) is a string. A key that has no meaning in
- * this recipe (lr.decay of lr.cosine) is absent. I3  The hash leaves out the line numbers of calls:
- * moving a function in its file is no new model. Memory: the caller's JSON buffer. Threads: pure.
- */
+ *     read back bit for bit: equal recipes give equal text.
+ * I2  bind(write(r)) == r; what cannot be said by a JSON number (seeds and counts beyond 2^53)
+ *     is a string. A key that has no meaning in this recipe (lr.decay of lr.cosine) is absent.
+ * I3  The hash leaves out the line numbers of calls: moving a function in its file is no new
+ *     model.
+ * Memory: the caller's JSON buffer. Threads: pure. */
 #include "recipe_int.h"
 #include <inttypes.h>
 #include <math.h>
