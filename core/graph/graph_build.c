@@ -370,6 +370,27 @@ static void full_name(const struct expand *x, const char *name, char dst[MC_NAME
         snprintf(dst, MC_NAME_MAX, "%s", name);
 }
 
+/* I2: all weights of a run, then all its biases. */
+static mc_status bind_params(const struct expand *x, int i, int k, int id,
+                             const struct mc_op_infer *io, struct mc_err *err)
+{
+    struct mc_graph *g = x->g;
+    char full[MC_NAME_MAX];
+    for (int p = 0; p < io->nparams; p++)
+        for (int j = 0; j < k; j++) {
+            struct mc_err e = {0};
+            full_name(x, x->f->call[i + j].name, full);
+            if (bind_param(g, id, full, x->layer, &io[j].param[p], j > 0, &e) != MC_OK)
+                return fault(g, x->layer, &x->f->call[i + j], err, "%s", e.msg);
+            struct mc_param *q = &g->param[g->node[id].param[g->node[id].nparams - 1]];
+            for (int a = 0; a < MC_NAXES; a++)
+                if (q->sharding.on[a].kind == MC_REPLICATE &&
+                    io[j].out[0].sharding.on[a].kind == MC_SHARD)
+                    q->grad_sum_axes |= 1u << a;
+        }
+    return MC_OK;
+}
+
 /* Calls i .. i + k - 1, inferred in io[], as one node. */
 static mc_status make_node(struct expand *x, int i, int k, const struct mc_op *op,
                            struct mc_op_infer *io, struct mc_err *err)
@@ -403,18 +424,8 @@ static mc_status make_node(struct expand *x, int i, int k, const struct mc_op *o
         n->out[n->nout++] = v;
         x->val[i + j + 1] = v;
     }
-    for (int p = 0; p < io->nparams; p++) /* I2: all weights, then all biases */
-        for (int j = 0; j < k; j++) {
-            struct mc_err e = {0};
-            full_name(x, x->f->call[i + j].name, full);
-            if (bind_param(g, id, full, x->layer, &io[j].param[p], j > 0, &e) != MC_OK)
-                return fault(g, x->layer, &x->f->call[i + j], err, "%s", e.msg);
-            struct mc_param *q = &g->param[g->node[id].param[g->node[id].nparams - 1]];
-            for (int a = 0; a < MC_NAXES; a++)
-                if (q->sharding.on[a].kind == MC_REPLICATE &&
-                    io[j].out[0].sharding.on[a].kind == MC_SHARD)
-                    q->grad_sum_axes |= 1u << a;
-        }
+    MC_TRY(bind_params(x, i, k, id, io, err));
+    n = &g->node[id];
     if (op->flags & MC_OPF_TABLE) {
         struct mc_err e = {0};
         if (add_table(g, n, &e) != MC_OK)

@@ -7,7 +7,6 @@
  * starts a step. I4  Extra uses of a parameter are added to its gradient in use order, once, after
  * the last microbatch. Buffers belong to the caller and are as large as mc_graph_memory() says. One
  * thread drives a graph; kernels use the pool. */
-#include <math.h>
 #include <string.h>
 #include "graph_int.h"
 
