@@ -97,7 +97,12 @@ mc_status mc_ckpt_open(const char *path, struct mc_ckpt **out, struct mc_err *er
 fail:
     mc_free(text);
     mc_ckpt_close(c);
-    return st == MC_E_FORMAT ? MC_E_CORRUPT : st; /* an oversized file is damage of ours here */
+    if (st == MC_E_FORMAT) { /* too large to be a manifest: here that is damage */
+        st = MC_E_CORRUPT;
+        if (err)
+            err->code = st;
+    }
+    return st;
 }
 
 const char *mc_ckpt_books(const struct mc_ckpt *c)
@@ -267,6 +272,7 @@ static mc_status check_all(const struct mc_ckpt *c, const struct mc_state_tensor
 {
     const struct mc_state_tensor **s = mc_alloc(((size_t)n + 1) * sizeof *s, "load plan");
     struct mc_box *cover = mc_alloc(((size_t)n + 1) * sizeof *cover, "load plan");
+    struct mc_err e = {0};
     mc_status st = MC_OK;
     int at = 0;
     if (!s || !cover)
@@ -287,7 +293,9 @@ static mc_status check_all(const struct mc_ckpt *c, const struct mc_state_tensor
                 "another model",
                 c->path, x->name);
         else
-            st = mc_box_cover(cover, boxes, &x->shape, "load", x->name, err);
+            st = mc_box_cover(cover, boxes, &x->shape, "load", x->name, &e);
+        if (e.code) /* the caller's boxes: no older checkpoint will help */
+            st = mc_err_set(err, MC_E_BUG, "%s", e.msg);
     }
     mc_free(s);
     mc_free(cover);

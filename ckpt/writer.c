@@ -325,10 +325,7 @@ static mc_status write_all(struct save *s, struct mc_err *err)
     MC_TRY(write_data(s, err));
     s->m.file_bytes[0] = s->file.bytes;
     MC_TRY(s->store->finish(&s->file, err));
-    st = mc_manifest_check(&s->m, s->folder, err);
-    if (st == MC_E_CORRUPT) /* what no reader would accept is never committed */
-        st = MC_E_BUG;
-    MC_TRY(st);
+    MC_TRY(mc_manifest_check(&s->m, s->folder, err)); /* what no reader would accept stays out */
     mc_json_init_grow(&j);
     mc_manifest_write(&s->m, &j);
     if (j.failed || j.len >= MC_CKPT_MANIFEST_MAX)
