@@ -318,7 +318,7 @@ static mc_status write_all(struct save *s, struct mc_err *err)
 {
     char path[MC_CKPT_PATH];
     struct mc_json j;
-    mc_status st;
+    mc_status st = MC_OK;
     MC_TRY(s->store->begin(s->ask->ckpt_dir, s->name, err));
     MC_TRY(mc_path_join(path, sizeof path, s->folder, "data-00000.mcd", err));
     MC_TRY(s->store->create(path, expected_bytes(s), &s->file, err));
