@@ -148,13 +148,14 @@ void mc_manifest_write(const struct mc_manifest *m, struct mc_json *j)
 /* ---- JSON text ---------------------------------------------------------------------------- */
 
 /* When memory runs out, jansson mostly reports a syntax error. "Damaged" would send a run back to
- * an older checkpoint for want of a few bytes, so its allocator leaves a note. malloc and free, not
- * mc_alloc: the hook is the whole process's, and others free what jansson gives them. */
+ * an older checkpoint for want of a few bytes, so its allocator is wrapped to leave a note. The
+ * wrap is the whole process's; it changes nothing for others. */
 static _Thread_local int t_refused;
+static json_malloc_t g_theirs;
 
-static void *noting_malloc(size_t n)
+static void *noting(size_t n)
 {
-    void *p = malloc(n);
+    void *p = g_theirs(n);
     if (!p)
         t_refused = 1;
     return p;
@@ -162,7 +163,9 @@ static void *noting_malloc(size_t n)
 
 static void hook_jansson(void)
 {
-    json_set_alloc_funcs(noting_malloc, free);
+    json_free_t give_back;
+    json_get_alloc_funcs(&g_theirs, &give_back);
+    json_set_alloc_funcs(noting, give_back);
 }
 
 static mc_status parse(const char *text, size_t n, const char *where, json_t **out,
