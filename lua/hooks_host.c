@@ -264,10 +264,10 @@ static int op_wants(void *ctx, enum mc_hook_kind k)
 static void stuck(void *arg, const char *what, const char *message)
 {
     struct mc_hook_host *h = arg;
-    char line[720];
-    const int n = snprintf(line, sizeof line, "mascon: hook %s\n", message);
-    if (write(STDERR_FILENO, line, (size_t)n) < 0)
-        return; /* nobody reads; the report is still made below on the next try of a reader */
+    char line[960];
+    const int n = snprintf(line, sizeof line, "mascon: hook %s: %s\n", what, message);
+    const ssize_t wrote = write(STDERR_FILENO, line, (size_t)n);
+    (void)wrote; /* a closed stderr must not cost the incident */
     if (h->cfg.report)
         h->cfg.report(h->cfg.report_arg, "hook_stuck", what, message); /* I2 */
 }

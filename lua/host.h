@@ -33,7 +33,7 @@ void mc_lua_loaded_fini(struct mc_loaded *l);
 mc_status mc_lua_tabulate(struct mc_loaded *l, struct mc_problems *problems, struct mc_err *err);
 
 struct mc_hooks_cfg {
-    const struct mc_recipe *recipe;
+    const struct mc_recipe *recipe; /* borrowed until destroy */
     const char *base_dir, *home;
     const char *run_dir; /* NULL: only load (check); nothing is written */
     /* errors, overruns and hooks' own log lines; may be NULL */

@@ -629,8 +629,7 @@ mc_status mc_lua_load_recipe(const struct mc_load_cfg *cfg, struct mc_problems *
                                  .home = cfg->home,
                                  .grace_ns = RECIPE_GRACE_NS,
                                  .exit_code = 2,
-                                 .print = print_line,
-                                 .print_arg = (void *)cfg->path};
+                                 .print = print_line};
     mc_path_dir(lo.dir, sizeof lo.dir, cfg->path);
     lo.walk = (struct mc_walk){.problems = problems, .pool = mc_values_create()};
     if (!lo.walk.pool)
@@ -645,6 +644,7 @@ mc_status mc_lua_load_recipe(const struct mc_load_cfg *cfg, struct mc_problems *
         st = err && err->code ? err->code : MC_E_NOTFOUND;
         goto out;
     }
+    lo.vm->cfg.print_arg = lo.vm->file[file].path; /* lives as long as the VM */
     text = mc_strdup(lo.vm->file[file].text);
     build_root(&lo);
     MC_TRY_GOTO(st, bind_root(&lo, &box, err), out);

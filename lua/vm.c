@@ -66,14 +66,14 @@ static void watchdog_fire(struct mc_vm *vm)
     char msg[640];
     const double s = (double)vm->budget_ns / 1e9;
     snprintf(msg, sizeof msg,
-             "%s%sdid not give control back within %.3g s of CPU time and cannot be interrupted "
-             "(a backtracking string.find, for example); the process ends here",
-             vm->doing, vm->doing[0] ? ": " : "", s);
+             "did not give control back within %.3g s of CPU time and cannot be interrupted (a "
+             "backtracking string.find, for example); the process ends here",
+             s);
     if (vm->cfg.stuck)
         vm->cfg.stuck(vm->cfg.stuck_arg, vm->doing, msg);
     else {
-        char line[720];
-        const int n = snprintf(line, sizeof line, "mascon: %s\n", msg);
+        char line[960];
+        const int n = snprintf(line, sizeof line, "mascon: %s: %s\n", vm->doing, msg);
         if (write(STDERR_FILENO, line, (size_t)n) < 0)
             errno = 0; /* nobody is left to tell */
     }

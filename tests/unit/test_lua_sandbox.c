@@ -75,8 +75,10 @@ static void sandbox_stays_shut_under_pcall(void **state)
     struct loaded x;
     (void)state;
     load_text(&x, "local got = {}\n"
-                  "for i, name in ipairs { 'io', 'os', 'debug', 'ffi', 'jit', 'package', 'load', 'loadstring', 'setfenv' } do\n"
-                  "  if pcall(function() return assert(rawget(getmetatable(name) or {}, name)) end) then got[#got + 1] = name end\n"
+                  "for i, name in ipairs { 'io', 'os', 'debug', 'ffi', 'jit', 'package', 'load', "
+                  "'loadstring', 'setfenv' } do\n"
+                  "  if pcall(function() return assert(rawget(getmetatable(name) or {}, name)) "
+                  "end) then got[#got + 1] = name end\n"
                   "  local ok, v = pcall(require, name)\n"
                   "  if ok then got[#got + 1] = name end\n"
                   "end\n"
@@ -172,7 +174,8 @@ static void pairs_visits_keys_in_one_order(void **state)
 {
     struct loaded x;
     (void)state;
-    load_text(&x, "local t = { [3] = 1, zeta = 1, [1] = 1, alpha = 1, [true] = 1, [false] = 1, beta = 1, [-2] = 1, [2.5] = 1 }\n"
+    load_text(&x, "local t = { [3] = 1, zeta = 1, [1] = 1, alpha = 1, [true] = 1, [false] = 1, "
+                  "beta = 1, [-2] = 1, [2.5] = 1 }\n"
                   "local s = {}\n"
                   "for k, v in pairs(t) do s[#s + 1] = tostring(k); t.beta = nil end\n"
                   "error(table.concat(s, ' '))\n");
@@ -184,8 +187,12 @@ static void harmless_recipe_loads(void **state)
 {
     struct loaded x;
     (void)state;
-    load_text(&x, RECIPE("print('hello', 1, true, {})\nlocal t = { 1, 2 }\n"
-                         "assert(select('#', unpack(t)) == 2 and #('x'):rep(3) == 3 and bit.band(3, 6) == 2)\n", ""));
+    load_text(
+        &x,
+        RECIPE(
+            "print('hello', 1, true, {})\nlocal t = { 1, 2 }\n"
+            "assert(select('#', unpack(t)) == 2 and #('x'):rep(3) == 3 and bit.band(3, 6) == 2)\n",
+            ""));
     expect_ok(&x);
     unload(&x);
 }

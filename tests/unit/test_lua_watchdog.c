@@ -67,11 +67,15 @@ static void call_hook(const char *text, int calls)
     write_file("hook.lua", text);
     r.nhooks = 1;
     snprintf(r.hook[0].path, sizeof r.hook[0].path, "hook.lua");
-    const struct mc_hooks_cfg cfg = {.recipe = &r, .base_dir = g_dir, .home = MC_SOURCE_HOME,
-                                     .run_dir = g_dir, .report = report};
+    const struct mc_hooks_cfg cfg = {.recipe = &r,
+                                     .base_dir = g_dir,
+                                     .home = MC_SOURCE_HOME,
+                                     .run_dir = g_dir,
+                                     .report = report};
     if (mc_lua_hooks_open(&cfg, &ops, &err) != MC_OK)
         _exit(98);
-    const struct mc_hook_event ev = {.kind = MC_HOOK_STEP_END, .step = 1, .loss = 1, .time_left_s = NAN};
+    const struct mc_hook_event ev = {
+        .kind = MC_HOOK_STEP_END, .step = 1, .loss = 1, .time_left_s = NAN};
     struct mc_directive d;
     mc_directive_clear(&d);
     for (int i = 0; i < calls; i++)
@@ -91,7 +95,9 @@ static void watchdog_ends_hook_with_77_after_its_report(void **state)
 }
 static void hook_loop(void)
 {
-    call_hook("return { on_step_end = function() while true do pcall(function() while true do end end) end end }\n", 5);
+    call_hook("return { on_step_end = function() while true do pcall(function() while true do end "
+              "end) end end }\n",
+              5);
 }
 static void loop_in_hook_is_an_error_not_an_end(void **state)
 {
@@ -102,7 +108,9 @@ static void loop_in_hook_is_an_error_not_an_end(void **state)
 }
 static void hook_fine(void)
 {
-    call_hook("return { on_step_end = function() local x = 0 for i = 1, 1e5 do x = x + i end end }\n", 200);
+    call_hook(
+        "return { on_step_end = function() local x = 0 for i = 1, 1e5 do x = x + i end end }\n",
+        200);
 }
 static void watchdog_leaves_fair_hooks_alone(void **state)
 {
