@@ -76,11 +76,11 @@ static mc_status absolute(const char *base, struct mc_source_cfg *s, int n, stru
 
 static mc_status settle_paths(struct train *t, struct mc_err *err)
 {
-    char *base = realpath(t->r.loaded.base_dir, NULL); /* libc's own memory */
+    char *base = realpath(t->r.loaded.base_dir, NULL);
     if (!base)
         return mc_err_sys(err, "the recipe's folder %s", t->r.loaded.base_dir);
     int fits = snprintf(t->base, sizeof t->base, "%s", base) < (int)sizeof t->base;
-    free(base);
+    free(base); /* libc's */
     if (!fits)
         return mc_err_set(err, MC_E_USAGE, "the recipe's folder: path too long");
     struct mc_data_cfg *d = &t->r.recipe->data;

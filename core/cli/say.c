@@ -119,7 +119,7 @@ mc_status mc_home_find(char home[1024], struct mc_err *err)
             "%s%s has no lua/mascon: the Lua library is not there; set MASCON_HOME to "
             "the folder that holds lua/ hooks/ recipes/",
             dir == said ? "MASCON_HOME=" : "", dir);
-    strcpy(home, dir);
+    snprintf(home, 1024, "%s", dir);
     return MC_OK;
 }
 

@@ -162,7 +162,7 @@ static mc_status get_str(const json_t *o, const char *key, char *dst, size_t cap
     const char *s = json_string_value(json_object_get(o, key));
     if (!s || strlen(s) >= cap)
         return bad(err, key, "a string of its length");
-    strcpy(dst, s);
+    memcpy(dst, s, strlen(s) + 1);
     return MC_OK;
 }
 
@@ -241,7 +241,7 @@ static mc_status read_run(const json_t *root, const struct mc_books_run *run, st
     if (!text)
         return bad(err, "hooks", "an object");
     st = run->hooks->load_state(run->hooks->ctx, text, err);
-    free(text);
+    free(text); /* jansson's */
     return mc_err_trail(err, st, __FILE__, __LINE__);
 }
 
@@ -337,6 +337,6 @@ mc_status mc_books_recipe(const char *json, struct mc_recipe_box **box, struct m
     }
     mc_problems_fini(&problems);
     mc_values_destroy(pool);
-    free(text);
+    free(text); /* jansson's */
     return st;
 }

@@ -176,7 +176,7 @@ static void say(const char *s, size_t n)
 static void number(double x, int exponent, char dst[32])
 {
     if (!isfinite(x))
-        strcpy(dst, "nan");
+        snprintf(dst, 32, "nan");
     else if (exponent || fabs(x) >= 1e20) /* 1e300 has no room as %f */
         snprintf(dst, 32, "%.6E", x);
     else
