@@ -13,6 +13,7 @@
  * Memory: one pool for all trees, destroyed at the end; the box and the VM go to the caller.
  * Threads: the caller's, and the VM's watchdog. */
 #include "host.h"
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -151,10 +152,8 @@ static void resolve_set_path(struct loader *lo, const char *path, struct mc_valu
     snprintf(here, sizeof here, "%s/%s", cwd, v->str);
     snprintf(there, sizeof there, "%s/%s", lo->dir, v->str);
     if (v->str[0] != '.' && mc_sys_exists(there)) {
-        char *a = realpath(here, NULL), *b = realpath(there, NULL);
-        const int same = a && b && !strcmp(a, b);
-        free(a); /* realpath's own memory */
-        free(b);
+        char a[PATH_MAX], b[PATH_MAX];
+        const int same = realpath(here, a) && realpath(there, b) && !strcmp(a, b);
         if (!same) {
             data_path_problem(lo, path, v);
             return;
@@ -179,10 +178,9 @@ static void rebase_path(struct loader *lo, const struct rebase *rb, struct mc_va
     snprintf(joined, sizeof joined, "%s/%s", rb->dir, v->str);
     if (rb->only_if_there && !mc_sys_exists(joined))
         return;
-    char *abs = realpath(joined, NULL);
-    const char *s = abs ? abs : joined;
+    char abs[PATH_MAX];
+    const char *s = realpath(joined, abs) ? abs : joined;
     s = mc_value_strn(lo->walk.pool, s, strlen(s));
-    free(abs); /* realpath's own memory */
     if (s)
         v->str = s;
     else
