@@ -700,6 +700,15 @@ case("hooks: on_grad sees norms, the shipped ones run", function()
     same(logged, 5, "lines of log_jsonl")
 end)
 
+case("hooks: one that nothing can interrupt ends the run with an incident", function()
+    write(dir .. "/h.lua", 'return { on_step_end = function(ev) if ev.step == 3 then string.find(("a"):rep(40000), (".-"):rep(20) .. "b") end end }')
+    local r = with_hooks("r.lua", '"h.lua"')
+    local rc, out = mascon("train " .. r .. " --json --quiet")
+    same(rc, 77, "exit")
+    has(last(out).message, "cannot be interrupted")
+    has(json(read(dir .. "/runs/small/incidents/001.json")).cause.message, "h.lua")
+end)
+
 -- ---- checkpoints and data ----
 case("ckpt ls, show, verify", function()
     train "--set steps.steps=4 --set checkpoint.every='1 steps' --set checkpoint.keep=2 --quiet"
@@ -736,6 +745,24 @@ case("data pack, inspect, verify, and training on what was packed", function()
     write(dir .. "/moon.bin", "Z" .. s:sub(2))
     same((mascon "data verify moon"), 4, "verify of a damaged file")
     same((mascon(("data pack %s"):format(text))), 2, "pack without --out")
+end)
+
+case("an id past the vocabulary: named when it is met, and the work until then is kept", function()
+    mascon(("data pack %s/recipes/text/moon.txt --out moon"):format(home))
+    os.remove(dir .. "/moon.json") -- nothing but the id itself gives it away
+    local s = read(dir .. "/moon.bin")
+    local at = 2 * 64 * 100 + 1 -- in sample 100: some later step draws it
+    write(dir .. "/moon.bin", s:sub(1, at - 1) .. "\1\2" .. s:sub(at + 2)) -- 513
+    local rc, r, err = train("--quiet --set steps.steps=400 --set data.train=" .. dir .. "/moon")
+    expect(rc == 77 or rc == 2, "exit %s", rc)
+    has(err, "513")
+    local m = metrics(dir .. "/runs/small")
+    if #m > 0 then
+        same(rc, 77, "exit after progress")
+        local c = events(dir .. "/runs/small", "checkpoint")
+        same(c[#c].step, #m, "the checkpoint of the last step")
+    end
+    same((mascon "data verify moon --vocab 257"), 4, "verify")
 end)
 
 -- ---- a full disk ----
