@@ -14,6 +14,7 @@
 #include "../../ckpt/ckpt.h"
 #include <math.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <string.h>
 
 int mc_save_due(const struct mc_trainer *t)
@@ -75,9 +76,12 @@ static void tell_failed(struct mc_trainer *t, const struct mc_err *why)
     mc_json_str(&e.j, "message", why->msg);
     mc_event_end(t, &e, "checkpoint_failed");
     mc_metrics_progress_clear(&t->metrics);
-    mc_log(MC_LOG_ERROR, "CHECKPOINT OF STEP %lld FAILED: %s; the newest whole one is %s%lld",
-           (long long)t->books.at.steps, why->msg, t->committed_step < 0 ? "none: " : "step ",
-           (long long)t->committed_step);
+    char newest[64] = "the run has no checkpoint yet";
+    if (t->committed_step >= 0)
+        snprintf(newest, sizeof newest, "the newest whole one is of step %lld",
+                 (long long)t->committed_step);
+    mc_log(MC_LOG_ERROR, "CHECKPOINT OF STEP %lld FAILED: %s; %s", (long long)t->books.at.steps,
+           why->msg, newest);
 }
 
 static void tell_committed(struct mc_trainer *t, const char *path)
