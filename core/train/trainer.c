@@ -29,8 +29,9 @@ static enum mc_stop stop_wanted(struct mc_trainer *t)
         double save = isnan(t->save_s) ? 0 : 1.5 * t->save_s; /* the save must fit too */
         if (used + save >= (double)t->recipe->time_limit.n * 1e-9) {
             t->stop = MC_STOP_TIME;
-            snprintf(t->stop_why, sizeof t->stop_why, "time limit of %.0f s for one segment",
-                     (double)t->recipe->time_limit.n * 1e-9);
+            char limit[48];
+            mc_units_print(t->recipe->time_limit, limit);
+            snprintf(t->stop_why, sizeof t->stop_why, "time limit of %s for one segment", limit);
         }
     }
     return t->stop;

@@ -448,15 +448,15 @@ case("a signal before the first update: 76, and nothing lost", function()
 end)
 
 case("time_limit: 75, again and again to the end", function()
-    local set = "--set steps.steps=200 --set time_limit='500 ms' --quiet"
-    local rc, r, n = 75, nil, 0
-    while rc == 75 and n < 100 do
+    local set = "--set steps.steps=300 --set time_limit='1500 ms' --quiet"
+    local rc, r, n = 75, nil, 0 -- on a loaded machine a start may take longer than the limit: 76, try again
+    while (rc == 75 or rc == 76) and n < 100 do
         rc, r = train("--resume auto " .. set)
         n = n + 1
     end
     same(rc, 0, "at last")
     expect(n >= 2, "it took only %d segments", n)
-    local _, whole = train "--run whole --set steps.steps=200 --quiet"
+    local _, whole = train "--run whole --set steps.steps=300 --quiet"
     same(r.weights_hash, whole.weights_hash, "weights_hash")
 end)
 
