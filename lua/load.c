@@ -142,18 +142,26 @@ static void data_path_problem(struct loader *lo, const char *path, struct mc_val
     add_value_problem(lo, path, v, "", msg);
 }
 
+/* A file or folder, or the common name of packed data (NAME.bin, NAME.idx). */
+static int data_exists(const char *path)
+{
+    char idx[3 * MC_PATH];
+    snprintf(idx, sizeof idx, "%s.idx", path);
+    return mc_sys_exists(path) || mc_sys_exists(idx);
+}
+
 /* A relative path that --set gave: in the current folder, else beside the recipe. */
 static void resolve_set_path(struct loader *lo, const char *path, struct mc_value *v)
 {
     char cwd[MC_PATH], here[2 * MC_PATH], there[2 * MC_PATH];
     if (!v->file || strcmp(v->file, "--set") || v->str[0] == '/' || !strcmp(v->str, "bytes") ||
-        !getcwd(cwd, sizeof cwd) || !mc_sys_exists(v->str))
+        strlen(v->str) >= MC_PATH || !getcwd(cwd, sizeof cwd) || !data_exists(v->str))
         return;
     snprintf(here, sizeof here, "%s/%s", cwd, v->str);
     snprintf(there, sizeof there, "%s/%s", lo->dir, v->str);
-    if (v->str[0] != '.' && mc_sys_exists(there)) {
+    if (v->str[0] != '.' && data_exists(there)) {
         char a[PATH_MAX], b[PATH_MAX];
-        const int same = realpath(here, a) && realpath(there, b) && !strcmp(a, b);
+        const int same = realpath(cwd, a) && realpath(lo->dir, b) && !strcmp(a, b);
         if (!same) {
             data_path_problem(lo, path, v);
             return;
@@ -172,15 +180,13 @@ struct rebase {
 };
 static void rebase_path(struct loader *lo, const struct rebase *rb, struct mc_value *v)
 {
-    char joined[2 * MC_PATH];
-    if (v->str[0] == '/' || !strcmp(v->str, "bytes"))
+    char dir[PATH_MAX], joined[PATH_MAX + MC_PATH];
+    if (v->str[0] == '/' || !strcmp(v->str, "bytes") || strlen(v->str) >= MC_PATH)
         return;
-    snprintf(joined, sizeof joined, "%s/%s", rb->dir, v->str);
+    snprintf(joined, sizeof joined, "%s/%s", realpath(rb->dir, dir) ? dir : rb->dir, v->str);
     if (rb->only_if_there && !mc_sys_exists(joined))
         return;
-    char abs[PATH_MAX];
-    const char *s = realpath(joined, abs) ? abs : joined;
-    s = mc_value_strn(lo->walk.pool, s, strlen(s));
+    const char *s = mc_value_strn(lo->walk.pool, joined, strlen(joined));
     if (s)
         v->str = s;
     else

@@ -339,6 +339,11 @@ static void set_paths_are_of_the_current_folder_first(void **state)
     set_text(&x, RECIPE("", ""), "data.train=./book.txt", NULL, NULL);
     assert_non_null(strstr(recipe(&x)->data.train[0].path, "here/"));
     unload(&x);
+    write_file("here/packed.idx", "x"); /* packed data is named without its ending */
+    set_text(&x, RECIPE("", ""), "data.train={ { 'packed', weight = 2 } }", NULL, NULL);
+    snprintf(want, sizeof want, "%s/here/packed", g_dir);
+    assert_string_equal(recipe(&x)->data.train[0].path, want);
+    unload(&x);
     assert_int_equal(chdir(cwd), 0);
 }
 
