@@ -147,9 +147,10 @@ void mc_manifest_write(const struct mc_manifest *m, struct mc_json *j)
 
 /* ---- JSON text ---------------------------------------------------------------------------- */
 
-/* When memory runs out, jansson mostly reports a syntax error. "Damaged" would send a run back to
- * an older checkpoint for want of a few bytes, so its allocator is wrapped to leave a note. The
- * wrap is the whole process's; it changes nothing for others. */
+/* When memory runs out, jansson mostly reports a syntax error, and at places drops characters and
+ * goes on. "Damaged" would send a run back to an older checkpoint for want of a few bytes, so its
+ * allocator is wrapped to leave a note, and what came out after a refusal is thrown away. The wrap
+ * is the whole process's; it changes nothing for others. */
 static _Thread_local int t_refused;
 static json_malloc_t g_theirs;
 
@@ -176,8 +177,10 @@ static mc_status parse(const char *text, size_t n, const char *where, json_t **o
     pthread_once(&once, hook_jansson);
     t_refused = 0;
     json_t *v = json_loadb(text, n, JSON_REJECT_DUPLICATES, &je);
-    if (!v && t_refused)
+    if (t_refused) {
+        json_decref(v);
         return mc_err_set(err, MC_E_NOMEM, "%s: no memory to read it", where);
+    }
     if (!v)
         return mc_err_set(err, MC_E_CORRUPT, "%s: not JSON: %s at byte %d", where, je.text,
                           je.position);
@@ -386,8 +389,9 @@ static mc_status read_root(const struct in *in, const json_t *root, struct mc_ma
     }
     m->nboxes = nbox;
     m->nchunks = nchunk;
+    t_refused = 0;
     char *text = json_dumps(books, JSON_COMPACT | JSON_REAL_PRECISION(17));
-    if (text)
+    if (text && !t_refused)
         m->books = mc_strdup(text);
     free(text); /* jansson's */
     if (!m->books)
