@@ -8,6 +8,9 @@
  * while it loads. */
 #include "cli.h"
 #include "../base/arena.h"
+#include "../base/pool.h"
+#include "../data/data.h"
+#include "../train/train.h"
 #include <stdio.h>
 #include <string.h>
 
@@ -30,6 +33,37 @@ static int report(struct mc_cli_recipe *r, mc_status st, const struct mc_err *er
     return mc_status_exit_code(st);
 }
 
+static mc_status check(struct mc_cli_recipe *r, struct mc_err *err)
+{
+    struct mc_check_cfg cfg = {.ranks = (int)r->ranks,
+                               .nodes = (int)r->nodes,
+                               .per_node = (int)r->per_node,
+                               .for_train = r->for_train,
+                               .threads = mc_pool_default_threads(1),
+                               .memory = mc_train_plan,
+                               .base_dir = r->loaded.base_dir};
+    r->notes.n = 0;
+    return mc_check(r->loaded.box, &cfg, &r->problems, &r->notes, err);
+}
+
+/* Data that cannot be read, or is shorter than one sample, is found before a run folder exists. */
+static mc_status try_data(struct mc_cli_recipe *r, struct mc_err *err)
+{
+    const struct mc_recipe *recipe = mc_recipe_of(r->loaded.box);
+    struct mc_data *data = NULL;
+    if (recipe->data.required || recipe->data.declared_tokens > 0)
+        return MC_OK;
+    mc_status st = mc_data_open(recipe, r->loaded.base_dir, &data, err);
+    mc_data_close(data);
+    if (st != MC_OK) {
+        char file[256];
+        int line;
+        mc_recipe_where(r->loaded.box, "data", file, &line);
+        mc_problems_add(&r->problems, "data", file, line, NULL, "%s", err->msg);
+    }
+    return st;
+}
+
 int mc_cli_load(struct mc_cli_recipe *r)
 {
     struct mc_err err = {0};
@@ -49,16 +83,14 @@ int mc_cli_load(struct mc_cli_recipe *r)
     }
     struct mc_load_cfg load = {.path = r->path, .home = r->home, .set = set, .nset = nset};
     st = mc_lua_load_recipe(&load, &r->problems, &r->loaded, &err);
-    if (st == MC_OK) {
-        struct mc_check_cfg check = {.ranks = (int)r->ranks,
-                                     .nodes = (int)r->nodes,
-                                     .per_node = (int)r->per_node,
-                                     .for_train = r->for_train,
-                                     .base_dir = r->loaded.base_dir};
-        st = mc_check(r->loaded.box, &check, &r->problems, &r->notes, &err);
-    }
+    if (st == MC_OK)
+        st = check(r, &err);
     if (st == MC_OK)
         st = mc_lua_tabulate(&r->loaded, &r->problems, &err); /* I1 */
+    if (st == MC_OK && mc_recipe_of(r->loaded.box)->batch.function)
+        st = check(r, &err); /* the sizes are known only now */
+    if (st == MC_OK && r->problems.n == 0)
+        st = try_data(r, &err);
     mc_free(set);
     if (st == MC_OK && r->problems.n > 0)
         st = MC_E_RECIPE;
