@@ -83,16 +83,29 @@ static mc_status sort_names(struct mc_optim *o, struct mc_err *err)
     return MC_OK;
 }
 
-static mc_status resolve(struct mc_optim *o, const struct mc_optim_cfg *cfg, struct mc_err *err)
+/* decay, lr_scale: [parameters], in storage order. */
+static mc_status resolve(const struct mc_optim_cfg *cfg, const struct mc_graph *g, double *decay,
+                         double *lr_scale, struct mc_err *err)
 {
-    struct mc_rule_param *p = mc_alloc((size_t)o->nparams * sizeof *p, "names of parameters");
+    int n = mc_graph_nparams(g);
+    struct mc_rule_param *p = mc_alloc((size_t)n * sizeof *p, "names of parameters");
     if (!p)
-        return mc_err_set(err, MC_E_NOMEM, "no memory for %d names", o->nparams);
-    for (int i = 0; i < o->nparams; i++)
-        p[i] = (struct mc_rule_param){mc_graph_param(o->graph, i)->name,
-                                      mc_graph_param(o->graph, i)->cls};
-    mc_status st = mc_rules_resolve(cfg, p, o->nparams, o->decay, o->lr_scale, err);
+        return mc_err_set(err, MC_E_NOMEM, "no memory for %d names", n);
+    for (int i = 0; i < n; i++)
+        p[i] = (struct mc_rule_param){mc_graph_param(g, i)->name, mc_graph_param(g, i)->cls};
+    mc_status st = mc_rules_resolve(cfg, p, n, decay, lr_scale, err);
     mc_free(p);
+    return st;
+}
+
+mc_status mc_optim_check(const struct mc_recipe *r, const struct mc_graph *g, struct mc_err *err)
+{
+    int n = mc_graph_nparams(g);
+    double *decay = mc_alloc(2 * (size_t)n * sizeof *decay, "rules");
+    if (!decay)
+        return mc_err_set(err, MC_E_NOMEM, "no memory for %d rules", n);
+    mc_status st = resolve(&r->optim, g, decay, decay + n, err);
+    mc_free(decay);
     return st;
 }
 
@@ -142,7 +155,7 @@ mc_status mc_optim_create(const struct mc_recipe *r, const struct mc_graph *g,
         goto fail;
     }
     MC_TRY_GOTO(st, sort_names(y, err), fail);
-    MC_TRY_GOTO(st, resolve(y, &r->optim, err), fail);
+    MC_TRY_GOTO(st, resolve(&r->optim, g, y->decay, y->lr_scale, err), fail);
     make_runs(y);
     *o = y;
     return MC_OK;

@@ -41,6 +41,8 @@ mc_status mc_optim_create(const struct mc_recipe *r, const struct mc_graph *g,
                           const struct mc_kern_ops *k, struct mc_pool *pool,
                           const struct mc_optim_buffers *buf, struct mc_optim **o,
                           struct mc_err *err);
+/* The rules alone, before anything is taken: MC_E_RECIPE as create would say it. */
+mc_status mc_optim_check(const struct mc_recipe *r, const struct mc_graph *g, struct mc_err *err);
 void mc_optim_destroy(struct mc_optim *o);
 double mc_optim_grad_norm(struct mc_optim *o);
 /* One successful update; t counts from 1. */

@@ -400,7 +400,8 @@ static mc_status check_memory(struct check *c, struct mc_err *err)
     }
     st = c->cfg->memory(r, c->cfg->threads > 0 ? c->cfg->threads : 1, &m, &why);
     if (st == MC_E_RECIPE || st == MC_E_USAGE) {
-        say(c, "model", "", "%s", why.msg);
+        /* The graph's faults are the model's; the optimizer's rules name their own key. */
+        say(c, strncmp(why.msg, "optim.", 6) == 0 ? "optim" : "model", "", "%s", why.msg);
         return MC_OK;
     }
     if (st != MC_OK)

@@ -126,6 +126,11 @@ mc_status mc_train_plan(const struct mc_recipe *r, int threads, struct mc_train_
 {
     struct mc_graphs g;
     MC_TRY(mc_graphs_build(r, threads, &g, err));
+    mc_status st = mc_optim_check(r, g.train, err);
+    if (st != MC_OK) {
+        mc_graphs_destroy(&g);
+        return mc_err_trail(err, st, __FILE__, __LINE__);
+    }
     struct mc_train_memory out = {
         .params = g.bytes[MC_ARENA_PARAMS],
         .grads = g.bytes[MC_ARENA_GRADS],
