@@ -2,11 +2,11 @@
  *
  * add      z = x + y; both in the same state. Its backward runs nothing: the gradient of either
  * input *is* the gradient of the output (MC_OPF_DSHARE); the planner makes that safe. scale    y =
- * s x.   dropout  y = x keep / (1 - p), keep drawn by integer compare from Philox keyed by (seed,
- * full name), indexed by logical row and column: the same on every layout, and the same again when
- * it is run again or backward. last_row INFER: the one row whose logits are wanted. all_reduce,
- * all_gather, reduce_scatter, scatter, all_reduce_grad: records of what a mesh needs. They have no
- * verbs, because a group of more than one rank is refused when the graph is bound. */
+ * scale x.   dropout  y = x keep / (1 - p), keep drawn by integer compare from Philox keyed by
+ * (seed, full name), indexed by logical row and column: the same on every layout, and the same
+ * again when it is run again or backward. last_row INFER: the one row whose logits are wanted.
+ * all_reduce, all_gather, reduce_scatter, scatter, all_reduce_grad: records of what a mesh needs.
+ * They have no verbs, because a group of more than one rank is refused when the graph is bound. */
 #include "graph_int.h"
 
 /* -- add, scale ------------------------------------------------------------------------------- */
@@ -47,11 +47,10 @@ static void add_forward(const struct mc_node *n, const struct mc_op_ctx *cx)
 
 static mc_status scale_infer(struct mc_op_infer *io, struct mc_err *err)
 {
-    const char *key = mc_call_attr(io->call, "s") ? "s" : "scale"; /* nn.scale writes the latter */
-    if (!mc_call_attr(io->call, "s") == !mc_call_attr(io->call, "scale"))
-        return mc_err_set(err, MC_E_RECIPE, "needs one factor, s");
+    if (!mc_call_attr(io->call, "scale"))
+        return mc_err_set(err, MC_E_RECIPE, "needs its factor, scale");
     io->out[0] = io->in[0]; /* linear: partial sums may stay partial */
-    io->attr[0] = mc_call_num(io->call, key, 1);
+    io->attr[0] = mc_call_num(io->call, "scale", 1);
     io->nout = 1;
     return MC_OK;
 }
@@ -142,10 +141,10 @@ const struct mc_op *const mc_ops_misc[] = {
     &(const struct mc_op){.name = "add", .doc = "z = x + y", .nin_min = 2, .nin_max = 2,
                           .flags = MC_OPF_INPLACE | MC_OPF_DSHARE, .infer = add_infer,
                           .forward = add_forward, .deterministic = 1},
-    &(const struct mc_op){.name = "scale", .doc = "y = s x", .nin_min = 1, .nin_max = 1,
+    &(const struct mc_op){.name = "scale", .doc = "y = scale x", .nin_min = 1, .nin_max = 1,
                           .flags = MC_OPF_INPLACE | MC_OPF_DINPLACE, .infer = scale_infer,
                           .forward = scale_forward, .backward_input = scale_backward,
-                          .attrs = {"s", "scale"}, .deterministic = 1},
+                          .attrs = {"scale"}, .deterministic = 1},
     &(const struct mc_op){.name = "dropout", .doc = "each element 0 with probability p, else x / (1 - p); TRAIN only",
                           .nin_min = 1, .nin_max = 1,
                           .flags = MC_OPF_INPLACE | MC_OPF_DINPLACE | MC_OPF_RANDOM,

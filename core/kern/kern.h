@@ -41,6 +41,10 @@ struct mc_norm { /* rms: y = x * rstd * w; layer: y = (x - mean) * rstd * w + b.
     void *y;
     int64_t ldy;
     void *rstd, *mean; /* [M] saved; mean: layer only */
+    /* rms only. heads > 1: each row is that many vectors of c columns side by side, normed apart
+     * with the same w; rstd [M, heads]. unit: y = x * rstd * (1 + w) */
+    int64_t heads;
+    int unit;
 };
 struct mc_norm_grad {
     int64_t m, c;
@@ -54,18 +58,33 @@ struct mc_norm_grad {
     int64_t lddx;
     int acc_dx; /* backward_input */
     void *dw, *db;
-    void *scratch; /* backward_weight: dw, db [C] always added to; scratch norm_scratch() bytes */
+    void *scratch; /* backward_weight: dw, db [C] always added to; scratch norm_scratch(M x heads,
+                      C) bytes */
+    int64_t heads; /* as in forward */
+    int unit;
 };
-struct mc_rope { /* rotates pairs (i, i + D/2) of each head ("half" layout); sin/cos tables are
-                    fp64-computed, rounded once.  D odd: the last element is copied */
+struct mc_rope { /* rotates pairs of the first `turned` columns of each head, T = turned: (i, i +
+                    T/2) ("half" layout) or (2i, 2i + 1) (interleaved). The other columns, and the
+                    last one of an odd T, are copied. sin/cos tables are fp64-computed, rounded once
+                    and may carry a factor */
     int64_t b, t, heads, d;
     int64_t pos0;          /* row r = (seq r / t, position pos0 + r % t) */
-    const void *cos, *sin; /* [max_pos, D/2] */
+    const void *cos, *sin; /* [max_pos, T/2] */
     const void *x;
     int64_t ldx;
     void *y;
-    int64_t ldy; /* y may be x */
-    int inverse; /* 1: rotate back (backward) */
+    int64_t ldy;    /* y may be x */
+    int inverse;    /* 1: rotate back (backward) */
+    int64_t turned; /* 0: D */
+    int interleaved;
+};
+/* Which keys of its own sequence a query at position p sees: 0 .. p (causal) or all. Both of these
+ * narrow a causal row; blocks of keys that no row of a block sees are skipped. */
+struct mc_attn_mask {
+    int64_t window;       /* > 0: not below p - window + 1 */
+    const int32_t *start; /* not NULL: not below start[row], a position <= p; [B*T]; cached: of the
+                             new rows. It does not fall from one row of a sequence to the next */
+    double cap;           /* > 0: scores s become cap tanh(s / cap) before softmax */
 };
 struct mc_attn { /* causal; query head h reads kv head h / (heads / kv_heads). Never stores T x T */
     int64_t b, t, heads, kv_heads, d;
@@ -77,6 +96,7 @@ struct mc_attn { /* causal; query head h reads kv head h / (heads / kv_heads). N
     int64_t ldo;   /* [B*T, heads*D] */
     void *lse;     /* [B, heads, T] log-sum-exp of scaled scores, saved */
     void *scratch; /* attn_scratch(): per pool thread, the same for attn, attn_bwd, attn_cached */
+    struct mc_attn_mask mask;
 };
 struct mc_attn_grad {
     struct mc_attn f; /* as in forward; o and lse are its results */
@@ -97,12 +117,15 @@ struct mc_attn_cached { /* one sequence, `t` new rows at positions pos0..; keys 
     void *o;
     int64_t ldo;
     void *scratch;
+    struct mc_attn_mask mask;
 };
 enum mc_unary_kind {
     MC_UNARY_GELU /* erf-free tanh form */,
     MC_UNARY_GELU_ERF,
     MC_UNARY_SILU,
-    MC_UNARY_RELU
+    MC_UNARY_RELU,
+    MC_UNARY_RELU_SQUARED,
+    MC_UNARY_SOFTCAP /* cap tanh(x / cap) */
 };
 struct mc_unary {
     enum mc_unary_kind kind;
@@ -115,17 +138,20 @@ struct mc_unary {
     int64_t lddy;
     void *dx;
     int64_t lddx; /* backward: dx = dy f'(x); dx may be dy */
+    double cap;   /* softcap only */
 };
-struct mc_swiglu {
+enum mc_gate_kind { MC_GATE_SILU, MC_GATE_GELU /* tanh form */, MC_GATE_GELU_ERF };
+struct mc_swiglu { /* and its kin: gate(g) * u */
     int64_t m, c;
     const void *g, *u;
     int64_t ldg, ldu;
     void *y;
-    int64_t ldy; /* y = silu(g) * u */
+    int64_t ldy; /* y = gate(g) * u */
     const void *dy;
     int64_t lddy;
     void *dg, *du;
     int64_t lddg, lddu;
+    enum mc_gate_kind gate;
 };
 struct mc_add {
     int64_t m, c;
@@ -172,6 +198,11 @@ struct mc_xent { /* per row: loss = lse - logit[target]; rows with target < 0 ar
     void *lse;    /* [M] saved */
     void *loss;   /* [M] token losses in real */
     double scale; /* backward: 1/N */
+    /* smoothing e, z: loss = (1 - e)(lse - logit[target]) + e (lse - mean of the logits) + z lse^2
+     */
+    double smoothing, z;
+    int64_t
+        pad; /* columns v .. v + pad - 1 stand beyond the vocabulary: probability 0, gradient 0 */
 };
 struct mc_adamw { /* on the flat master: n elements; decoupled decay; eps outside the root */
     int64_t n;

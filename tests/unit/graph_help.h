@@ -196,13 +196,13 @@ MAYBE struct model *odd_model(void)
     x = call(f, "add", "", 2, a, b, 0); /* both in one fused pair, their gradient one */
     x = call(f, "add", "", 2, 0, x, 0);
     y = call(f, "scale", "", 1, x, 0, 0);
-    num(f, "s", 1.5);
+    num(f, "scale", 1.5);
     a = call(f, "silu", "", 1, y, 0, 0); /* y is read by two steps in a row and no more */
     b = call(f, "gelu", "", 1, y, 0, 0);
     num(f, "erf", 1);
     a = call(f, "swiglu", "", 2, a, b, 0);
     b = call(f, "scale", "", 1, a, 0, 0);
-    num(f, "s", -0.75);
+    num(f, "scale", -0.75);
     b = call(f, "add", "", 2, b, b, 0); /* the same value twice */
     b = call(f, "add", "", 2, b, h, 0);
     b = call(f, "relu", "", 1, b, 0, 0); /* of both signs */
@@ -216,14 +216,14 @@ MAYBE struct model *odd_model(void)
     b = linear(f, "f", x, 12, "none", 0);
     h = call(f, "rmsnorm", "n2", 1, a, 0, 0);
     y = call(f, "scale", "", 1, a, 0, 0);
-    num(f, "s", 0.5);
+    num(f, "scale", 0.5);
     b = call(f, "add", "", 2, b, h, 0);
     a = linear(f, "g", b, 12, "none", 0);
     h = linear(f, "h", b, 12, "none", 0);
     a = call(f, "add", "", 2, a, y, 0);
     a = call(f, "add", "", 2, a, h, 0);
     a = call(f, "scale", "", 1, a, 0, 0); /* a gradient of its own: scale takes it over from g */
-    num(f, "s", 0.9);
+    num(f, "scale", 0.9);
     call(f, "add", "", 2, x, a, 0);
     f = &m->head;
     h = call(f, "rmsnorm", "final_norm", 1, 0, 0, 0);
@@ -232,7 +232,7 @@ MAYBE struct model *odd_model(void)
     b = call(f, "linear", "head2", 1, h, 0, 0); /* three uses of the embedding */
     str(f, "tied", "embed.weight");
     b = call(f, "scale", "", 1, b, 0, 0);
-    num(f, "s", 0.5);
+    num(f, "scale", 0.5);
     call(f, "add", "", 2, a, b, 0);
     seal(m);
     return m;

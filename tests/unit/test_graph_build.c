@@ -339,7 +339,7 @@ static void broken_call_lists(void **st)
     REFUSED("p is 1;");
     g_m = gpt2(&small, 0);
     call(&g_m->stem, "scale", "", 1, 2, 0, 0);
-    REFUSED("scale", "needs one factor");
+    REFUSED("scale", "needs its factor");
     g_m = llama(&small);
     memset(g_m->block.call[1].name, 'x', 63);
     strcpy(attr_of(&g_m->block, 1, "shard")->str, "none");

@@ -5,6 +5,8 @@
 #include "kern_test.h"
 #include "../../core/base/rng.h"
 
+#define CAP 2.5
+
 /* The textbook forms, with tanh and erf themselves. */
 static double formula(enum mc_unary_kind kind, double x)
 {
@@ -17,6 +19,10 @@ static double formula(enum mc_unary_kind kind, double x)
         return x * 0.5 * (1 + tanh(x / 2));
     case MC_UNARY_RELU:
         return fmax(x, 0);
+    case MC_UNARY_RELU_SQUARED:
+        return x > 0 ? x * x : 0;
+    case MC_UNARY_SOFTCAP:
+        return CAP * tanh(x / CAP);
     }
     return NAN;
 }
@@ -38,7 +44,9 @@ static void unary(const struct mc_kern_ops *k, enum mc_unary_kind kind, int64_t 
     int64_t ld = c + 3;
     void *kept_y = NULL, *kept_dx = NULL;
     for (int64_t i = 0; i < m * c; i++) {
-        x[i] = x[i] * 6 + (kind == MC_UNARY_RELU ? (x[i] < 0 ? -0.01 : 0.01) : 0);
+        x[i] = x[i] * 6 + (kind == MC_UNARY_RELU || kind == MC_UNARY_RELU_SQUARED
+                               ? (x[i] < 0 ? -0.01 : 0.01)
+                               : 0);
         x[i] = (double)(float)x[i];
         y[i] = formula(kind, x[i]);
         dx[i] = dy[i] * slope(kind, x[i]);
@@ -54,7 +62,8 @@ static void unary(const struct mc_kern_ops *k, enum mc_unary_kind kind, int64_t 
                                                   .x = place ? ky : kx,
                                                   .ldx = ld,
                                                   .y = ky,
-                                                  .ldy = ld});
+                                                  .ldy = ld,
+                                                  .cap = CAP});
             k->unary_bwd(pools[t], &(struct mc_unary){.kind = kind,
                                                       .m = m,
                                                       .c = c,
@@ -63,7 +72,8 @@ static void unary(const struct mc_kern_ops *k, enum mc_unary_kind kind, int64_t 
                                                       .dy = kdy,
                                                       .lddy = ld,
                                                       .dx = kdx,
-                                                      .lddx = ld});
+                                                      .lddx = ld,
+                                                      .cap = CAP});
             close_to(k, "unary", ky, ld, y, m, c);
             assert_true(gap(k, kdx, ld, dx, m, c) <= bound);
             same_bits(&kept_y, ky, (size_t)(m * ld) * elem(k));
@@ -79,7 +89,7 @@ static void test_unary(void **state)
 {
     (void)state;
     for (int d = 0; d < 2; d++)
-        for (int kind = MC_UNARY_GELU; kind <= MC_UNARY_RELU; kind++)
+        for (int kind = MC_UNARY_GELU; kind <= MC_UNARY_SOFTCAP; kind++)
             for (int i = 0; i < 12; i++)
                 unary(tables[d], (enum mc_unary_kind)kind, rows[i % 3], cols[i / 3]);
 }
@@ -115,11 +125,32 @@ static void test_far(void **state)
         }
 }
 
-/* -- swiglu ----------------------------------------------------------------------------------- */
+/* The cap: beyond it values are +-cap and slopes 0; the limits of tanh itself. */
+static void test_softcap_far(void **state)
+{
+    double far[] = {-INFINITY, -1e30, -100, 100, 1e30, INFINITY, 0, NAN};
+    (void)state;
+    for (int d = 0; d < 2; d++) {
+        const struct mc_kern_ops *k = tables[d];
+        double one[8] = {1, 1, 1, 1, 1, 1, 1, 1};
+        void *x = vec(k, far, 8), *y = vec(k, NULL, 8), *dy = vec(k, one, 8);
+        struct mc_unary o = {.kind = MC_UNARY_SOFTCAP, .m = 1, .c = 8, .x = x, .ldx = 8, .y = y};
+        o.ldy = o.lddy = o.lddx = 8, o.dy = o.dx = dy, o.cap = CAP;
+        k->unary(pools[0], &o);
+        k->unary_bwd(pools[0], &o);
+        for (int i = 0; i < 6; i++)
+            assert_true(get(k, y, i) == (i < 3 ? -CAP : CAP) && get(k, dy, i) == 0);
+        assert_true(get(k, y, 6) == 0 && get(k, dy, 6) == 1 && isnan(get(k, y, 7)));
+        mc_free(x), mc_free(y), mc_free(dy);
+    }
+}
+
+/* -- swiglu and its kin ----------------------------------------------------------------------- */
 
 struct glu {
     int64_t m, c;
     double *g, *u, *w;
+    enum mc_gate_kind gate;
 };
 
 static void glu_compute(const struct mc_kern_ops *k, struct mc_pool *pool, const struct glu *f,
@@ -146,7 +177,8 @@ static void glu_compute(const struct mc_kern_ops *k, struct mc_pool *pool, const
                           .dg = *dgu,
                           .du = (char *)*dgu + (size_t)f->c * elem(k),
                           .lddg = ld,
-                          .lddu = ld};
+                          .lddu = ld,
+                          .gate = f->gate};
     k->swiglu(pool, &o);
     k->swiglu_bwd(pool, &o);
     mc_free(gu), mc_free(dy);
@@ -169,7 +201,7 @@ static void test_swiglu(void **state)
     (void)state;
     for (int i = 0; i < 24; i++) {
         const struct mc_kern_ops *k = tables[i & 1];
-        struct glu f = {rows[i / 2 % 3], cols[i / 6], NULL, NULL, NULL};
+        struct glu f = {rows[i / 2 % 3], cols[i / 6], NULL, NULL, NULL, MC_GATE_SILU};
         int64_t n = f.m * f.c;
         f.g = noise_new(n, 1), f.u = noise_new(n, 2), f.w = noise_new(n, 3);
         double *y = zeros_new(n), *d = zeros_new(2 * n);
@@ -204,6 +236,48 @@ static void test_swiglu(void **state)
     }
 }
 
+/* gelu gates: against the textbook forms and their slopes, and by differences. */
+static void test_geglu(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 48; i++) {
+        const struct mc_kern_ops *k = tables[i & 1];
+        int erf_form = i / 24;
+        struct glu f = {rows[i / 2 % 3], cols[i / 6 % 4], NULL, NULL, NULL, MC_GATE_GELU};
+        enum mc_unary_kind kind = erf_form ? MC_UNARY_GELU_ERF : MC_UNARY_GELU;
+        int64_t n = f.m * f.c, ld = 2 * f.c + 1;
+        f.gate = erf_form ? MC_GATE_GELU_ERF : MC_GATE_GELU;
+        f.g = noise_new(n, 1), f.u = noise_new(n, 2), f.w = noise_new(n, 3);
+        double *y = zeros_new(n), *d = zeros_new(2 * n), bound = i & 1 ? 1e-10 : 1e-5;
+        for (int64_t j = 0; j < n; j++) {
+            double g = f.g[j] = (double)(float)(f.g[j] * 5);
+            int64_t at = j / f.c * 2 * f.c + j % f.c;
+            y[j] = formula(kind, g) * f.u[j];
+            d[at] = f.w[j] * f.u[j] * slope(kind, g);
+            d[at + f.c] = f.w[j] * formula(kind, g);
+        }
+        void *kept = NULL, *ky, *kd;
+        for (int t = 0; t < POOLS; t++) {
+            glu_compute(k, pools[t], &f, &ky, &kd);
+            close_to(k, "geglu", ky, f.c, y, f.m, f.c);
+            assert_true(gap(k, kd, ld, d, f.m, 2 * f.c) <= bound);
+            same_bits(&kept, kd, (size_t)(f.m * ld) * elem(k));
+            mc_free(ky), mc_free(kd);
+        }
+        if (n == 35 && (i & 1)) {
+            glu_compute(tables[1], pools[0], &f, &ky, &kd);
+            double dg[35], du[35];
+            for (int j = 0; j < 35; j++)
+                dg[j] = ((double *)kd)[j / 5 * 11 + j % 5],
+                du[j] = ((double *)kd)[j / 5 * 11 + 5 + j % 5];
+            close_fd("geglu dg", dg, differences(glu_weighted, &f, f.g, 35), 35);
+            close_fd("geglu du", du, differences(glu_weighted, &f, f.u, 35), 35);
+            mc_free(ky), mc_free(kd);
+        }
+        mc_free(kept), mc_free(y), mc_free(d), mc_free(f.g), mc_free(f.u), mc_free(f.w);
+    }
+}
+
 /* -- unary backward by differences of the kernel itself ---------------------------------------- */
 
 struct one {
@@ -216,7 +290,8 @@ static double one_weighted(void *arg)
     double y[35], s = 0;
     tables[1]->unary(
         pools[0],
-        &(struct mc_unary){.kind = f->kind, .m = 7, .c = 5, .x = f->x, .ldx = 5, .y = y, .ldy = 5});
+        &(struct mc_unary){
+            .kind = f->kind, .m = 7, .c = 5, .x = f->x, .ldx = 5, .y = y, .ldy = 5, .cap = CAP});
     for (int i = 0; i < 35; i++)
         s += y[i] * f->w[i];
     return s;
@@ -224,7 +299,7 @@ static double one_weighted(void *arg)
 static void test_unary_differences(void **state)
 {
     (void)state;
-    for (int kind = MC_UNARY_GELU; kind <= MC_UNARY_RELU; kind++) {
+    for (int kind = MC_UNARY_GELU; kind <= MC_UNARY_SOFTCAP; kind++) {
         struct one f = {(enum mc_unary_kind)kind, noise_new(35, 1), noise_new(35, 2)};
         double dx[35];
         for (int i = 0; i < 35; i++)
@@ -237,7 +312,8 @@ static void test_unary_differences(void **state)
                                                           .dy = f.w,
                                                           .lddy = 5,
                                                           .dx = dx,
-                                                          .lddx = 5});
+                                                          .lddx = 5,
+                                                          .cap = CAP});
         close_fd("unary dx", dx, differences(one_weighted, &f, f.x, 35), 35);
         mc_free(f.x), mc_free(f.w);
     }
@@ -359,7 +435,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_unary),         cmocka_unit_test(test_far),
-        cmocka_unit_test(test_swiglu),        cmocka_unit_test(test_unary_differences),
+        cmocka_unit_test(test_softcap_far),   cmocka_unit_test(test_swiglu),
+        cmocka_unit_test(test_geglu),         cmocka_unit_test(test_unary_differences),
         cmocka_unit_test(test_add),           cmocka_unit_test(test_dropout),
         cmocka_unit_test(test_dropout_share),
     };

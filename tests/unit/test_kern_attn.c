@@ -8,6 +8,7 @@ struct shape {
     int64_t b, t, heads, kv, d;
     int causal;
     double scale;
+    struct mc_attn_mask mask; /* start: [b*t] */
 };
 
 static int64_t q_width(const struct shape *s)
@@ -19,9 +20,18 @@ static int64_t k_width(const struct shape *s)
     return s->kv * s->d;
 }
 
-/* Everything of one (sequence, head): p [T, T]. */
+static int sees(const struct shape *s, int64_t b, int64_t i, int64_t j)
+{
+    if (s->causal && j > i)
+        return 0;
+    if (s->mask.window > 0 && i - j >= s->mask.window)
+        return 0;
+    return !s->mask.start || j >= s->mask.start[b * s->t + i];
+}
+
+/* Everything of one (sequence, head): p [T, T]. slope, if asked: d score / d (scaled dot). */
 static void probabilities(const struct shape *s, const double *q, const double *k, int64_t b,
-                          int64_t h, double *p, double *lse)
+                          int64_t h, double *p, double *lse, double *slope)
 {
     int64_t t = s->t, kv = h * s->kv / s->heads;
     for (int64_t i = 0; i < t; i++) {
@@ -31,7 +41,10 @@ static void probabilities(const struct shape *s, const double *q, const double *
             for (int64_t e = 0; e < s->d; e++)
                 dot += q[(b * t + i) * q_width(s) + h * s->d + e] *
                        k[(b * t + j) * k_width(s) + kv * s->d + e];
-            p[i * t + j] = s->causal && j > i ? -INFINITY : dot * s->scale;
+            double x = dot * s->scale, c = s->mask.cap;
+            if (slope)
+                slope[i * t + j] = c > 0 ? pow(cosh(x / c), -2) : 1;
+            p[i * t + j] = !sees(s, b, i, j) ? -INFINITY : c > 0 ? c * tanh(x / c) : x;
             top = fmax(top, p[i * t + j]);
         }
         for (int64_t j = 0; j < t; j++)
@@ -50,7 +63,7 @@ static void naive(const struct shape *s, const double *q, const double *k, const
     memset(o, 0, (size_t)(s->b * t * q_width(s)) * sizeof *o);
     for (int64_t b = 0; b < s->b; b++)
         for (int64_t h = 0; h < s->heads; h++) {
-            probabilities(s, q, k, b, h, p, lse);
+            probabilities(s, q, k, b, h, p, lse, NULL);
             int64_t kv = h * s->kv / s->heads;
             for (int64_t j = 0; j < t; j++)
                 for (int64_t i = 0; i < t; i++)
@@ -70,10 +83,11 @@ static void naive_bwd(const struct shape *s, const double *q, const double *k, c
 {
     int64_t t = s->t, d = s->d;
     double *p = zeros_new(t * t), *lse = zeros_new(s->b * s->heads * t), *dp = zeros_new(t);
+    double *slope = zeros_new(t * t);
     for (int64_t b = 0; b < s->b; b++)
         for (int64_t h = 0; h < s->heads; h++) {
             int64_t kv = h * s->kv / s->heads;
-            probabilities(s, q, k, b, h, p, lse);
+            probabilities(s, q, k, b, h, p, lse, slope);
             for (int64_t i = 0; i < t; i++) {
                 const double *go = d_o + (b * t + i) * q_width(s) + h * d;
                 double *gq = g->dq + (b * t + i) * q_width(s) + h * d, mean = 0;
@@ -89,7 +103,7 @@ static void naive_bwd(const struct shape *s, const double *q, const double *k, c
                 }
                 for (int64_t j = 0; j < t; j++) {
                     int64_t at = (b * t + j) * k_width(s) + kv * d;
-                    double ds = p[i * t + j] * (dp[j] - mean) * s->scale;
+                    double ds = p[i * t + j] * (dp[j] - mean) * slope[i * t + j] * s->scale;
                     for (int64_t e = 0; e < d; e++) {
                         gq[e] += ds * k[at + e];
                         g->dk[at + e] += ds * qi[e];
@@ -97,7 +111,7 @@ static void naive_bwd(const struct shape *s, const double *q, const double *k, c
                 }
             }
         }
-    mc_free(p), mc_free(lse), mc_free(dp);
+    mc_free(p), mc_free(lse), mc_free(dp), mc_free(slope);
 }
 
 struct operands { /* q k v side by side in one buffer, as a fused projection leaves them */
@@ -155,7 +169,8 @@ static void compute(const struct mc_kern_ops *kn, struct mc_pool *pool, struct o
                                    .o = x->o,
                                    .ldo = x->ldo,
                                    .lse = x->lse,
-                                   .scratch = x->scratch},
+                                   .scratch = x->scratch,
+                                   .mask = s->mask},
                              .d_o = x->d_o,
                              .lddo = x->ldo,
                              .dq = x->dqkv,
@@ -235,7 +250,8 @@ static void test_shapes(void **state)
                                       head[h][1],
                                       size[j],
                                       (i + j + h) % 4 != 0,
-                                      1 / sqrt((double)size[j])};
+                                      1 / sqrt((double)size[j]),
+                                      {0}};
                     check(tables[d], &s);
                 }
 }
@@ -246,11 +262,47 @@ static void test_long(void **state)
 {
     (void)state;
     for (int d = 0; d < 2; d++) {
-        check(tables[d], &(struct shape){1, 600, 2, 1, 16, 1, 0.25});
-        check(tables[d], &(struct shape){1, 600, 1, 1, 8, 0, 0.35});
-        check(tables[d], &(struct shape){2, 256, 1, 1, 8, 1, 0.35});
+        check(tables[d], &(struct shape){1, 600, 2, 1, 16, 1, 0.25, {0}});
+        check(tables[d], &(struct shape){1, 600, 1, 1, 8, 0, 0.35, {0}});
+        check(tables[d], &(struct shape){2, 256, 1, 1, 8, 1, 0.35, {0}});
     }
-    check(tables[1], &(struct shape){1, 530, 1, 1, 16, 1, 30});
+    check(tables[1], &(struct shape){1, 530, 1, 1, 16, 1, 30, {0}});
+}
+
+/* Starts of documents of the given lengths, over and over; each sequence begins elsewhere. */
+static int32_t *starts_new(int64_t b, int64_t t, const int *length, int n)
+{
+    int32_t *s = mc_alloc((size_t)(b * t) * sizeof *s, "test");
+    for (int64_t q = 0; q < b; q++)
+        for (int64_t p = 0, at = 0, k = q; p < t; p++) {
+            if (p - at == length[k % n])
+                at = p, k++;
+            s[q * t + p] = (int32_t)at;
+        }
+    return s;
+}
+
+/* Windows within a block, over blocks, wider than the sequence; documents of one token and of
+ * several blocks; capped scores; all at once. */
+static void test_masks(void **state)
+{
+    static const int64_t window[] = {1, 2, 17, 64, 100, 257, 300, 1000};
+    static const int lengths[][4] = {{1, 1, 1, 1}, {5, 1, 70, 129}, {300, 64, 2, 16}};
+    (void)state;
+    for (int d = 0; d < 2; d++) {
+        for (int i = 0; i < 8; i++) {
+            check(tables[d], &(struct shape){2, 130, 2, 1, 8, 1, 0.35, {window[i], NULL, 0}});
+            check(tables[d], &(struct shape){1, 700, 1, 1, 8, 1, 0.35, {window[i], NULL, 0}});
+        }
+        for (int i = 0; i < 3; i++) {
+            int32_t *start = starts_new(2, 610, lengths[i], 4);
+            check(tables[d], &(struct shape){2, 610, 1, 1, 8, 1, 0.35, {0, start, 0}});
+            check(tables[d], &(struct shape){2, 610, 2, 1, 8, 1, 2, {90, start, 1.5}});
+            mc_free(start);
+        }
+        check(tables[d], &(struct shape){2, 33, 2, 2, 5, 1, 3, {0, NULL, 2}});
+        check(tables[d], &(struct shape){1, 300, 2, 2, 5, 0, 3, {0, NULL, 2}});
+    }
 }
 
 /* -- Finite differences ----------------------------------------------------------------------- */
@@ -277,12 +329,14 @@ static double weighted(void *arg)
 
 static void test_differences(void **state)
 {
-    static const struct shape sizes[] = {{2, 7, 3, 3, 5, 1, 0.4},
-                                         {1, 7, 4, 2, 5, 1, 0.4},
-                                         {1, 9, 3, 1, 6, 0, 0.4},
-                                         {1, 70, 1, 1, 5, 1, 0.4}};
+    static const int32_t start[] = {0, 0, 0, 3, 3, 5, 6, 7, 7, 0, 1, 1, 1, 1, 1, 1, 7, 7};
+    static const struct shape sizes[] = {
+        {2, 7, 3, 3, 5, 1, 0.4, {0}},           {1, 7, 4, 2, 5, 1, 0.4, {0}},
+        {1, 9, 3, 1, 6, 0, 0.4, {0}},           {1, 70, 1, 1, 5, 1, 0.4, {0}},
+        {1, 70, 2, 1, 5, 1, 0.4, {9, NULL, 0}}, {2, 9, 2, 1, 5, 1, 0.4, {0, start, 0}},
+        {1, 9, 2, 1, 5, 1, 2, {0, NULL, 1.5}},  {2, 9, 2, 2, 5, 1, 2, {4, start, 1.5}}};
     (void)state;
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 8; i++) {
         struct fd f = {.s = sizes[i]};
         struct operands x;
         int64_t m = f.s.b * f.s.t, qw = q_width(&f.s), kw = k_width(&f.s);
@@ -318,21 +372,25 @@ static void cached(const struct mc_kern_ops *kn, const struct shape *s, int64_t 
         void *scratch =
             mc_alloc(kn->attn_scratch(1, piece, s->heads, s->kv, s->d, pool_threads[t]), "test");
         for (int64_t p = 0; p < s->t; p += piece)
-            kn->attn_cached(pools[t], &(struct mc_attn_cached){
-                                          .t = p + piece < s->t ? piece : s->t - p,
-                                          .pos0 = p,
-                                          .heads = s->heads,
-                                          .kv_heads = s->kv,
-                                          .d = s->d,
-                                          .scale = s->scale,
-                                          .q = (char *)kq + (size_t)(p * (qw + 1)) * elem(kn),
-                                          .ldq = qw + 1,
-                                          .kc = kc,
-                                          .vc = vc,
-                                          .ldc = kw + 3,
-                                          .o = (char *)ko + (size_t)(p * (qw + 2)) * elem(kn),
-                                          .ldo = qw + 2,
-                                          .scratch = scratch});
+            kn->attn_cached(
+                pools[t],
+                &(struct mc_attn_cached){.t = p + piece < s->t ? piece : s->t - p,
+                                         .pos0 = p,
+                                         .heads = s->heads,
+                                         .kv_heads = s->kv,
+                                         .d = s->d,
+                                         .scale = s->scale,
+                                         .q = (char *)kq + (size_t)(p * (qw + 1)) * elem(kn),
+                                         .ldq = qw + 1,
+                                         .kc = kc,
+                                         .vc = vc,
+                                         .ldc = kw + 3,
+                                         .o = (char *)ko + (size_t)(p * (qw + 2)) * elem(kn),
+                                         .ldo = qw + 2,
+                                         .scratch = scratch,
+                                         .mask = {.window = s->mask.window,
+                                                  .start = s->mask.start ? s->mask.start + p : NULL,
+                                                  .cap = s->mask.cap}});
         close_to(kn, "attn_cached", ko, qw + 2, o, s->t, qw);
         same_bits(&kept, ko, (size_t)(s->t * (qw + 2)) * elem(kn));
         mc_free(kq), mc_free(kc), mc_free(vc), mc_free(ko), mc_free(scratch);
@@ -344,19 +402,23 @@ static void test_cached(void **state)
 {
     (void)state;
     for (int d = 0; d < 2; d++) {
-        cached(tables[d], &(struct shape){1, 33, 4, 2, 5, 1, 0.4}, 1);
-        cached(tables[d], &(struct shape){1, 333, 3, 1, 16, 1, 0.25}, 101);
-        cached(tables[d], &(struct shape){1, 290, 3, 3, 16, 1, 0.25}, 290);
-        cached(tables[d], &(struct shape){1, 300, 2, 2, 64, 1, 0.125}, 7);
+        int32_t *start = starts_new(1, 333, (const int[]){7, 120, 1}, 3);
+        cached(tables[d], &(struct shape){1, 33, 4, 2, 5, 1, 0.4, {0}}, 1);
+        cached(tables[d], &(struct shape){1, 333, 3, 1, 16, 1, 0.25, {0}}, 101);
+        cached(tables[d], &(struct shape){1, 290, 3, 3, 16, 1, 0.25, {0}}, 290);
+        cached(tables[d], &(struct shape){1, 300, 2, 2, 64, 1, 0.125, {0}}, 7);
+        cached(tables[d], &(struct shape){1, 333, 2, 1, 8, 1, 0.5, {40, NULL, 1}}, 1);
+        cached(tables[d], &(struct shape){1, 333, 2, 1, 8, 1, 0.5, {0, start, 0}}, 17);
+        cached(tables[d], &(struct shape){1, 333, 2, 1, 8, 1, 0.5, {60, start, 0}}, 101);
+        mc_free(start);
     }
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_shapes),
-        cmocka_unit_test(test_long),
-        cmocka_unit_test(test_differences),
+        cmocka_unit_test(test_shapes), cmocka_unit_test(test_long),
+        cmocka_unit_test(test_masks),  cmocka_unit_test(test_differences),
         cmocka_unit_test(test_cached),
     };
     return cmocka_run_group_tests(tests, kern_setup, kern_teardown);

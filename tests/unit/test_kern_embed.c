@@ -7,25 +7,30 @@
 
 /* -- rope ------------------------------------------------------------------------------------- */
 
-static void rope(const struct mc_kern_ops *k, int64_t t, int64_t heads, int64_t d)
+/* turned: columns of a head that are rotated, 0: all. pairs: interleaved. */
+static void rope(const struct mc_kern_ops *k, int64_t t, int64_t heads, int64_t d, int64_t turned,
+                 int pairs)
 {
-    int64_t b = 2, pos0 = 3, m = b * t, w = heads * d, h = d / 2, ld = w + 2;
+    int64_t b = 2, pos0 = 3, m = b * t, w = heads * d, ld = w + 2;
+    int64_t r0 = turned ? turned : d, h = r0 / 2;
     double *x = noise_new(m * w, 1), *y = zeros_new(m * w);
     double *co = zeros_new((pos0 + t) * h), *si = zeros_new((pos0 + t) * h);
     for (int64_t p = 0; p < pos0 + t; p++)
         for (int64_t i = 0; i < h; i++) {
-            double a = (double)p * pow(10000, -2.0 * (double)i / (double)d);
+            double a = (double)p * pow(10000, -2.0 * (double)i / (double)r0);
             co[p * h + i] = cos(a), si[p * h + i] = sin(a);
         }
     for (int64_t r = 0; r < m; r++)
         for (int64_t q = 0; q < heads; q++) {
             const double *in = x + r * w + q * d;
             double *out = y + r * w + q * d;
-            out[d - 1] = in[d - 1]; /* odd D: the last stays */
+            for (int64_t i = 2 * h; i < d; i++)
+                out[i] = in[i];
             for (int64_t i = 0; i < h; i++) {
-                double a = (double)(pos0 + r % t) * pow(10000, -2.0 * (double)i / (double)d);
-                double complex z = (in[i] + in[i + h] * I) * cexp(a * I);
-                out[i] = creal(z), out[i + h] = cimag(z);
+                double a = (double)(pos0 + r % t) * pow(10000, -2.0 * (double)i / (double)r0);
+                int64_t re = pairs ? 2 * i : i, im = pairs ? 2 * i + 1 : i + h;
+                double complex z = (in[re] + in[im] * I) * cexp(a * I);
+                out[re] = creal(z), out[im] = cimag(z);
             }
         }
     void *kc = vec(k, co, (pos0 + t) * h), *ks = vec(k, si, (pos0 + t) * h), *kept = NULL;
@@ -42,7 +47,9 @@ static void rope(const struct mc_kern_ops *k, int64_t t, int64_t heads, int64_t 
                                 .x = kx,
                                 .ldx = ld,
                                 .y = ky,
-                                .ldy = ld};
+                                .ldy = ld,
+                                .turned = turned,
+                                .interleaved = pairs};
             k->rope(pools[p], &o);
             close_to(k, "rope", ky, ld, y, m, w);
             same_bits(&kept, ky, (size_t)(m * ld) * elem(k));
@@ -63,7 +70,10 @@ static void test_rope(void **state)
     (void)state;
     for (int d = 0; d < 2; d++)
         for (int i = 0; i < 9; i++)
-            rope(tables[d], len[i % 3], i % 2 ? 3 : 1, size[i / 3]);
+            for (int pairs = 0; pairs < 2; pairs++) {
+                rope(tables[d], len[i % 3], i % 2 ? 3 : 1, size[i / 3], 0, pairs);
+                rope(tables[d], len[i % 3], i % 2 ? 3 : 1, size[i / 3], size[i / 3] / 4 * 2, pairs);
+            }
 }
 
 /* -- tokens ----------------------------------------------------------------------------------- */

@@ -9,11 +9,13 @@ struct norm {
     int64_t m, c;
     double eps;
     double *x, *w, *b, *dy; /* b may be NULL */
+    int64_t heads;          /* > 1: rows of that many vectors; m counts vectors */
+    int unit;
 };
 
 static void make(struct norm *f, int layer, int64_t m, int64_t c, int bias)
 {
-    *f = (struct norm){layer, m, c, 1e-5, noise_new(m * c, 1), noise_new(c, 2), NULL, NULL};
+    *f = (struct norm){layer, m, c, 1e-5, noise_new(m * c, 1), noise_new(c, 2), NULL, NULL, 1, 0};
     f->dy = noise_new(m * c, 4);
     for (int64_t i = 0; i < m * c; i++) /* a mean that is not 0, rows of different size */
         f->x[i] = (double)(float)(f->x[i] * (double)(1 + i / c % 5) + 0.5);
@@ -38,7 +40,8 @@ static void naive(const struct norm *f, double *y)
         e2 = e2 / f->c - e1 * e1;
         long double inv = powl(e2 + f->eps, -0.5L);
         for (int64_t j = 0; j < f->c; j++)
-            y[r * f->c + j] = (double)((x[j] - e1) * inv) * f->w[j] + (f->b ? f->b[j] : 0);
+            y[r * f->c + j] =
+                (double)((x[j] - e1) * inv) * (f->w[j] + f->unit) + (f->b ? f->b[j] : 0);
     }
 }
 
@@ -47,6 +50,7 @@ static void naive_bwd(const struct norm *f, double *dx, double *dw, double *db)
 {
     double *h = zeros_new(f->m * f->c);
     struct norm unit = *f;
+    unit.unit = 0;
     unit.w = zeros_new(f->c), unit.b = NULL;
     for (int64_t j = 0; j < f->c; j++)
         unit.w[j] = 1;
@@ -63,7 +67,8 @@ static void naive_bwd(const struct norm *f, double *dx, double *dw, double *db)
         for (int64_t j = 0; j < f->c; j++) {
             double s = 0;
             for (int64_t i = 0; i < f->c; i++)
-                s += dy[i] * f->w[i] * ((i == j) - (f->layer ? 1 / n : 0) - hr[i] * hr[j] / n);
+                s += dy[i] * (f->w[i] + f->unit) *
+                     ((i == j) - (f->layer ? 1 / n : 0) - hr[i] * hr[j] / n);
             dx[r * f->c + j] = s * inv;
             dw[j] += dy[j] * hr[j];
             db[j] += dy[j];
@@ -80,14 +85,16 @@ struct result {
 static void compute(const struct mc_kern_ops *k, struct mc_pool *pool, const struct norm *f,
                     int acc, const double *start, struct result *o)
 {
-    int64_t m = f->m, c = f->c, ld = o->ld = c + 3;
-    void *x = mat(k, f->x, m, c, ld), *w = vec(k, f->w, c), *b = f->b ? vec(k, f->b, c) : NULL;
-    void *dy = mat(k, f->dy, m, c, ld), *scratch = mc_alloc(k->norm_scratch(m, c) + 64, "test");
+    int64_t m = f->m, c = f->c, wide = c * f->heads, rows = m / f->heads, ld = o->ld = wide + 3;
+    void *x = mat(k, f->x, rows, wide, ld), *w = vec(k, f->w, c);
+    void *b = f->b ? vec(k, f->b, c) : NULL;
+    void *dy = mat(k, f->dy, rows, wide, ld),
+         *scratch = mc_alloc(k->norm_scratch(m, c) + 64, "test");
     memset(scratch, 0xff, k->norm_scratch(m, c));
-    o->y = mat(k, NULL, m, c, ld), o->rstd = vec(k, NULL, m), o->mean = vec(k, NULL, m);
-    o->dx = mat(k, acc ? start : NULL, m, c, ld);
+    o->y = mat(k, NULL, rows, wide, ld), o->rstd = vec(k, NULL, m), o->mean = vec(k, NULL, m);
+    o->dx = mat(k, acc ? start : NULL, rows, wide, ld);
     o->dw = vec(k, start, c), o->db = vec(k, start + 1, c);
-    struct mc_norm n = {.m = m,
+    struct mc_norm n = {.m = rows,
                         .c = c,
                         .eps = f->eps,
                         .x = x,
@@ -97,8 +104,10 @@ static void compute(const struct mc_kern_ops *k, struct mc_pool *pool, const str
                         .y = o->y,
                         .ldy = ld,
                         .rstd = o->rstd,
-                        .mean = o->mean};
-    struct mc_norm_grad g = {.m = m,
+                        .mean = o->mean,
+                        .heads = f->heads,
+                        .unit = f->unit};
+    struct mc_norm_grad g = {.m = rows,
                              .c = c,
                              .x = x,
                              .ldx = ld,
@@ -112,7 +121,9 @@ static void compute(const struct mc_kern_ops *k, struct mc_pool *pool, const str
                              .acc_dx = acc,
                              .dw = o->dw,
                              .db = o->db,
-                             .scratch = scratch};
+                             .scratch = scratch,
+                             .heads = f->heads,
+                             .unit = f->unit};
     (f->layer ? k->layernorm : k->rmsnorm)(pool, &n);
     (f->layer ? k->layernorm_bwd_input : k->rmsnorm_bwd_input)(pool, &g);
     (f->layer ? k->layernorm_bwd_weight : k->rmsnorm_bwd_weight)(pool, &g);
@@ -125,10 +136,12 @@ static void drop_result(struct result *o)
     mc_free(o->dx), mc_free(o->dw), mc_free(o->db);
 }
 
-static void check(const struct mc_kern_ops *k, int layer, int64_t m, int64_t c, int acc)
+static void check(const struct mc_kern_ops *k, int layer, int64_t m, int64_t c, int acc,
+                  int64_t heads, int unit)
 {
     struct norm f;
     make(&f, layer, m, c, layer && (m + c) % 2 == 0);
+    f.heads = heads, f.unit = unit;
     double *y = zeros_new(m * c), *start = noise_new(m * c + 1, 9), *dx = zeros_new(m * c);
     double *dw = zeros_new(c), *db = zeros_new(c);
     void *kept_y = NULL, *kept_dx = NULL, *kept_dw = NULL, *kept_db = NULL;
@@ -141,13 +154,13 @@ static void check(const struct mc_kern_ops *k, int layer, int64_t m, int64_t c, 
     for (int t = 0; t < POOLS; t++) {
         struct result o;
         compute(k, pools[t], &f, acc, start, &o);
-        close_to(k, "norm y", o.y, o.ld, y, m, c);
+        close_to(k, "norm y", o.y, o.ld, y, m / heads, c * heads);
         if (c > 1 || acc) /* layernorm of one column: all 0 */
-            close_to(k, "norm dx", o.dx, o.ld, dx, m, c);
+            close_to(k, "norm dx", o.dx, o.ld, dx, m / heads, c * heads);
         close_to(k, "norm dw", o.dw, c, dw, 1, c);
         close_to(k, "norm db", o.db, c, db, 1, c);
-        same_bits(&kept_y, o.y, (size_t)(m * o.ld) * elem(k));
-        same_bits(&kept_dx, o.dx, (size_t)(m * o.ld) * elem(k));
+        same_bits(&kept_y, o.y, (size_t)(m / heads * o.ld) * elem(k));
+        same_bits(&kept_dx, o.dx, (size_t)(m / heads * o.ld) * elem(k));
         same_bits(&kept_dw, o.dw, (size_t)c * elem(k));
         same_bits(&kept_db, o.db, (size_t)c * elem(k));
         drop_result(&o);
@@ -165,7 +178,20 @@ static void test_shapes(void **state)
         for (int layer = 0; layer < 2; layer++)
             for (int i = 0; i < 4; i++)
                 for (int j = 0; j < 3; j++)
-                    check(tables[d], layer, rows[i], cols[j], (i + j) % 2);
+                    check(tables[d], layer, rows[i], cols[j], (i + j) % 2, 1, 0);
+}
+
+/* rmsnorm of heads side by side, and with 1 + w. */
+static void test_heads_and_unit(void **state)
+{
+    static const int64_t rows[] = {3, 7, 129}, cols[] = {4, 5, 128};
+    (void)state;
+    for (int i = 0; i < 36; i++)
+        for (int unit = 0; unit < 2; unit++) {
+            int64_t heads = i / 18 ? 3 : 1;
+            check(tables[i & 1], 0, rows[i / 2 % 3] * heads, cols[i / 6 % 3], (i + i / 2) % 2,
+                  heads, unit);
+        }
 }
 
 static double weighted(void *arg) /* sum dy y */
@@ -176,7 +202,8 @@ static double weighted(void *arg) /* sum dy y */
     compute(tables[1], pools[0], f, 0, f->dy, &o);
     for (int64_t r = 0; r < f->m; r++)
         for (int64_t j = 0; j < f->c; j++)
-            s += f->dy[r * f->c + j] * ((double *)o.y)[r * o.ld + j];
+            s += f->dy[r * f->c + j] *
+                 ((double *)o.y)[r / f->heads * o.ld + r % f->heads * f->c + j];
     drop_result(&o);
     return s;
 }
@@ -184,19 +211,20 @@ static double weighted(void *arg) /* sum dy y */
 static void test_differences(void **state)
 {
     (void)state;
-    for (int layer = 0; layer < 2; layer++)
+    for (int layer = 0; layer < 3; layer++) /* 2: rms of three heads, unit */
         for (int shape = 0; shape < 2; shape++) {
             struct norm f;
             struct result o;
-            int64_t m = shape ? 3 : 7, c = shape ? 65 : 5;
-            make(&f, layer, m, c, layer);
+            int64_t m = shape ? 3 : layer == 2 ? 6 : 7, c = shape ? 65 : 5;
+            make(&f, layer == 1, m, c, layer == 1);
+            f.heads = layer == 2 ? 3 : 1, f.unit = layer == 2;
             double *zero = zeros_new(m * c + 1), *dx = zeros_new(m * c);
             compute(tables[1], pools[0], &f, 0, zero, &o);
             for (int64_t i = 0; i < m * c; i++)
-                dx[i] = ((double *)o.dx)[i / c * o.ld + i % c];
+                dx[i] = ((double *)o.dx)[i / (c * f.heads) * o.ld + i % (c * f.heads)];
             close_fd("norm dx", dx, differences(weighted, &f, f.x, m * c), m * c);
             close_fd("norm dw", o.dw, differences(weighted, &f, f.w, c), c);
-            if (layer)
+            if (layer == 1)
                 close_fd("norm db", o.db, differences(weighted, &f, f.b, c), c);
             drop_result(&o);
             drop(&f);
@@ -235,6 +263,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_shapes),
+        cmocka_unit_test(test_heads_and_unit),
         cmocka_unit_test(test_differences),
         cmocka_unit_test(test_bias),
     };

@@ -92,7 +92,7 @@ static void norms(const struct mc_kern_ops *k, struct run *r)
 
 static void element_wise(const struct mc_kern_ops *k, struct run *r)
 {
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 6; i++) {
         struct mc_unary u = {.kind = (enum mc_unary_kind)i,
                              .m = M,
                              .c = C,
@@ -103,7 +103,8 @@ static void element_wise(const struct mc_kern_ops *k, struct run *r)
                              .dy = r->dy,
                              .lddy = C,
                              .dx = r->aux,
-                             .lddx = C};
+                             .lddx = C,
+                             .cap = 2.5};
         k->unary(pools[0], &u);
         k->unary_bwd(pools[0], &u);
         k->add(pools[0], &(struct mc_add){.m = M,

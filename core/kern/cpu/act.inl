@@ -40,6 +40,7 @@ HOT static void unary_task(void *arg, int task, int thread)
 {
     const struct mc_unary *o = arg;
     int64_t n = o->c, r0 = task * rows_per_task(n), r1 = min_i64(r0 + rows_per_task(n), o->m);
+    real cap = (real)o->cap, inv = o->cap > 0 ? (real)(1 / o->cap) : (real)0;
     (void)thread;
     for (int64_t r = r0; r < r1; r++) {
         const real *x = (const real *)o->x + r * o->ldx;
@@ -58,6 +59,12 @@ HOT static void unary_task(void *arg, int task, int thread)
         case MC_UNARY_RELU: /* NaN passes */
             EACH for (int64_t j = 0; j < n; j++) y[j] = x[j] < (real)0 ? (real)0 : x[j];
             break;
+        case MC_UNARY_RELU_SQUARED: /* NaN passes */
+            EACH for (int64_t j = 0; j < n; j++) y[j] = x[j] < (real)0 ? (real)0 : x[j] * x[j];
+            break;
+        case MC_UNARY_SOFTCAP:
+            EACH for (int64_t j = 0; j < n; j++) y[j] = cap * tanh_r(x[j] * inv);
+            break;
         }
     }
 }
@@ -71,6 +78,7 @@ HOT static void unary_bwd_task(void *arg, int task, int thread)
 {
     const struct mc_unary *o = arg;
     int64_t n = o->c, r0 = task * rows_per_task(n), r1 = min_i64(r0 + rows_per_task(n), o->m);
+    real inv = o->cap > 0 ? (real)(1 / o->cap) : (real)0;
     (void)thread;
     for (int64_t r = r0; r < r1; r++) {
         const real *x = (const real *)o->x + r * o->ldx, *dy = (const real *)o->dy + r * o->lddy;
@@ -89,6 +97,17 @@ HOT static void unary_bwd_task(void *arg, int task, int thread)
         case MC_UNARY_RELU: /* 0 at 0 */
             EACH for (int64_t j = 0; j < n; j++) dx[j] = x[j] > (real)0 ? dy[j] : (real)0;
             break;
+        case MC_UNARY_RELU_SQUARED:
+            EACH for (int64_t j = 0; j < n; j++) dx[j] =
+                x[j] > (real)0 ? (real)2 * x[j] * dy[j] : (real)0;
+            break;
+        case MC_UNARY_SOFTCAP:
+            EACH for (int64_t j = 0; j < n; j++)
+            {
+                real t = tanh_r(x[j] * inv);
+                dx[j] = dy[j] * (((real)1 - t) * ((real)1 + t));
+            }
+            break;
         }
     }
 }
@@ -106,7 +125,18 @@ HOT static void swiglu_task(void *arg, int task, int thread)
     for (int64_t r = r0; r < r1; r++) {
         const real *g = (const real *)o->g + r * o->ldg, *u = (const real *)o->u + r * o->ldu;
         real *y = (real *)o->y + r * o->ldy;
-        EACH for (int64_t j = 0; j < n; j++) y[j] = g[j] * sigmoid_r(g[j]) * u[j];
+        switch (o->gate) {
+        case MC_GATE_SILU:
+            EACH for (int64_t j = 0; j < n; j++) y[j] = g[j] * sigmoid_r(g[j]) * u[j];
+            break;
+        case MC_GATE_GELU:
+            EACH for (int64_t j = 0; j < n; j++) y[j] = gelu_f(g[j]) * u[j];
+            break;
+        case MC_GATE_GELU_ERF:
+            for (int64_t j = 0; j < n; j++)
+                y[j] = gelu_erf_f(g[j]) * u[j];
+            break;
+        }
     }
 }
 
@@ -124,12 +154,31 @@ HOT static void swiglu_bwd_task(void *arg, int task, int thread)
         const real *g = (const real *)o->g + r * o->ldg, *u = (const real *)o->u + r * o->ldu;
         const real *dy = (const real *)o->dy + r * o->lddy;
         real *dg = (real *)o->dg + r * o->lddg, *du = (real *)o->du + r * o->lddu;
-        EACH for (int64_t j = 0; j < n; j++)
-        {
-            real x = g[j], d = dy[j], s = sigmoid_r(x);
-            real dgj = d * u[j] * (s * ((real)1 + x * ((real)1 - s)));
-            du[j] = d * (x * s);
-            dg[j] = dgj;
+        switch (o->gate) {
+        case MC_GATE_SILU:
+            EACH for (int64_t j = 0; j < n; j++)
+            {
+                real x = g[j], d = dy[j], s = sigmoid_r(x);
+                real dgj = d * u[j] * (s * ((real)1 + x * ((real)1 - s)));
+                du[j] = d * (x * s);
+                dg[j] = dgj;
+            }
+            break;
+        case MC_GATE_GELU:
+            EACH for (int64_t j = 0; j < n; j++)
+            {
+                real x = g[j], d = dy[j], dgj = d * u[j] * gelu_d(x);
+                du[j] = d * gelu_f(x);
+                dg[j] = dgj;
+            }
+            break;
+        case MC_GATE_GELU_ERF:
+            for (int64_t j = 0; j < n; j++) {
+                real x = g[j], d = dy[j], dgj = d * u[j] * gelu_erf_d(x);
+                du[j] = d * gelu_erf_f(x);
+                dg[j] = dgj;
+            }
+            break;
         }
     }
 }

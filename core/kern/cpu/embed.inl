@@ -85,8 +85,9 @@ static void positions_bwd(struct mc_pool *pool, const struct mc_embed *o)
 
 /* -- Rotary positions ------------------------------------------------------------------------- */
 
-/* One head, h = D / 2: (x_i, x_i+h) turned by the angle of (position, i). Both are read before
- * either is written, so y may be x. With D odd the last element keeps its place and value. */
+/* One head, h = T / 2: (x_i, x_i+h), or interleaved (x_2i, x_2i+1), turned by the angle of
+ * (position, i). Both are read before either is written, so y may be x. What lies beyond the turned
+ * pairs keeps its place and value. */
 INL void rope_head(const real *x, real *y, const real *co, const real *si, real sign, int64_t h)
 {
     EACH for (int64_t i = 0; i < h; i++)
@@ -97,10 +98,21 @@ INL void rope_head(const real *x, real *y, const real *co, const real *si, real 
     }
 }
 
+INL void rope_head_pairs(const real *x, real *y, const real *co, const real *si, real sign,
+                         int64_t h)
+{
+    EACH for (int64_t i = 0; i < h; i++)
+    {
+        real a = x[2 * i], b = x[2 * i + 1], s = sign * si[i];
+        y[2 * i] = a * co[i] - b * s;
+        y[2 * i + 1] = b * co[i] + a * s;
+    }
+}
+
 HOT static void rope_task(void *arg, int task, int thread)
 {
     const struct mc_rope *o = arg;
-    int64_t per = rows_per_task(o->heads * o->d), h = o->d / 2;
+    int64_t per = rows_per_task(o->heads * o->d), h = (o->turned ? o->turned : o->d) / 2;
     int64_t r0 = task * per, r1 = min_i64(r0 + per, o->b * o->t);
     real sign = o->inverse ? (real)-1 : (real)1;
     (void)thread;
@@ -110,9 +122,12 @@ HOT static void rope_task(void *arg, int task, int thread)
         for (int64_t k = 0; k < o->heads; k++) {
             const real *x = (const real *)o->x + r * o->ldx + k * o->d;
             real *y = (real *)o->y + r * o->ldy + k * o->d;
-            rope_head(x, y, co, si, sign, h);
-            if (o->d % 2)
-                y[o->d - 1] = x[o->d - 1];
+            if (o->interleaved)
+                rope_head_pairs(x, y, co, si, sign, h);
+            else
+                rope_head(x, y, co, si, sign, h);
+            for (int64_t i = 2 * h; i < o->d; i++)
+                y[i] = x[i];
         }
     }
 }

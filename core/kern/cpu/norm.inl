@@ -16,24 +16,39 @@ static int64_t parts_of(int64_t m)
     return (m + part_rows(m) - 1) / part_rows(m);
 }
 
+/* Vectors that rmsnorm norms: rows, or heads of rows. Vector v of a matrix with row stride ld. */
+static int64_t norm_vectors(int64_t m, int64_t heads)
+{
+    return heads > 1 ? m * heads : m;
+}
+INL int64_t vector_at(int64_t v, int64_t heads, int64_t ld, int64_t n)
+{
+    return heads > 1 ? v / heads * ld + v % heads * n : v * ld;
+}
+
 HOT static void rmsnorm_task(void *arg, int task, int thread)
 {
     const struct mc_norm *o = arg;
-    int64_t n = o->c, r0 = task * rows_per_task(n), r1 = min_i64(r0 + rows_per_task(n), o->m);
+    int64_t n = o->c, r0 = task * rows_per_task(n);
+    int64_t r1 = min_i64(r0 + rows_per_task(n), norm_vectors(o->m, o->heads));
     const real *w = o->w;
     (void)thread;
     for (int64_t r = r0; r < r1; r++) {
-        const real *x = (const real *)o->x + r * o->ldx;
-        real *y = (real *)o->y + r * o->ldy;
+        const real *x = (const real *)o->x + vector_at(r, o->heads, o->ldx, n);
+        real *y = (real *)o->y + vector_at(r, o->heads, o->ldy, n);
         real s = (real)1 / sqrt_r(vec_dot(x, x, n) / (real)n + (real)o->eps);
-        EACH for (int64_t j = 0; j < n; j++) y[j] = x[j] * s * w[j];
+        if (o->unit) {
+            EACH for (int64_t j = 0; j < n; j++) y[j] = x[j] * s * ((real)1 + w[j]);
+        } else {
+            EACH for (int64_t j = 0; j < n; j++) y[j] = x[j] * s * w[j];
+        }
         ((real *)o->rstd)[r] = s;
     }
 }
 
 static void rmsnorm(struct mc_pool *pool, const struct mc_norm *o)
 {
-    run(pool, rmsnorm_task, o, row_tasks(o->m, o->c));
+    run(pool, rmsnorm_task, o, row_tasks(norm_vectors(o->m, o->heads), o->c));
 }
 
 INL real centred_squares(const real *x, real mean, int64_t n)
@@ -74,17 +89,26 @@ static void layernorm(struct mc_pool *pool, const struct mc_norm *o)
     run(pool, layernorm_task, o, row_tasks(o->m, o->c));
 }
 
-/* With g = dy w and h = x rstd:  dx = rstd (g - h mean(g h)). */
+/* With g = dy w (unit: dy (1 + w)) and h = x rstd:  dx = rstd (g - h mean(g h)). */
 HOT static void rmsnorm_bwd_input_task(void *arg, int task, int thread)
 {
     const struct mc_norm_grad *o = arg;
-    int64_t n = o->c, r0 = task * rows_per_task(n), r1 = min_i64(r0 + rows_per_task(n), o->m);
+    int64_t n = o->c, r0 = task * rows_per_task(n);
+    int64_t r1 = min_i64(r0 + rows_per_task(n), norm_vectors(o->m, o->heads));
     const real *w = o->w;
     (void)thread;
     for (int64_t r = r0; r < r1; r++) {
-        const real *x = (const real *)o->x + r * o->ldx, *dy = (const real *)o->dy + r * o->lddy;
-        real *dx = (real *)o->dx + r * o->lddx;
+        const real *x = (const real *)o->x + vector_at(r, o->heads, o->ldx, n);
+        const real *dy = (const real *)o->dy + vector_at(r, o->heads, o->lddy, n);
+        real *dx = (real *)o->dx + vector_at(r, o->heads, o->lddx, n);
         real s = ((const real *)o->rstd)[r];
+        if (o->unit) {
+            real u = (vec_dot3(dy, w, x, n) + vec_dot(dy, x, n)) * s * s / (real)n;
+            if (!o->acc_dx)
+                memset(dx, 0, (size_t)n * sizeof(real));
+            EACH for (int64_t j = 0; j < n; j++) dx[j] += s * (dy[j] * ((real)1 + w[j]) - x[j] * u);
+            continue;
+        }
         real k = vec_dot3(dy, w, x, n) * s * s / (real)n;
         if (o->acc_dx) {
             EACH for (int64_t j = 0; j < n; j++) dx[j] += s * (dy[j] * w[j] - x[j] * k);
@@ -96,7 +120,7 @@ HOT static void rmsnorm_bwd_input_task(void *arg, int task, int thread)
 
 static void rmsnorm_bwd_input(struct mc_pool *pool, const struct mc_norm_grad *o)
 {
-    run(pool, rmsnorm_bwd_input_task, o, row_tasks(o->m, o->c));
+    run(pool, rmsnorm_bwd_input_task, o, row_tasks(norm_vectors(o->m, o->heads), o->c));
 }
 
 /* sum of dy w (x - mean) */
@@ -154,12 +178,14 @@ HOT static void fold_parts(real *sum, const real *parts, int64_t count, int64_t 
 HOT static void rmsnorm_bwd_weight_task(void *arg, int task, int thread)
 {
     const struct mc_norm_grad *o = arg;
-    int64_t n = o->c, r0 = task * part_rows(o->m), r1 = min_i64(r0 + part_rows(o->m), o->m);
+    int64_t n = o->c, m = norm_vectors(o->m, o->heads);
+    int64_t r0 = task * part_rows(m), r1 = min_i64(r0 + part_rows(m), m);
     real *dw = (real *)o->scratch + task * n;
     (void)thread;
     memset(dw, 0, (size_t)n * sizeof(real));
     for (int64_t r = r0; r < r1; r++) {
-        const real *x = (const real *)o->x + r * o->ldx, *dy = (const real *)o->dy + r * o->lddy;
+        const real *x = (const real *)o->x + vector_at(r, o->heads, o->ldx, n);
+        const real *dy = (const real *)o->dy + vector_at(r, o->heads, o->lddy, n);
         real s = ((const real *)o->rstd)[r];
         EACH for (int64_t j = 0; j < n; j++) dw[j] += dy[j] * (x[j] * s);
     }
@@ -167,8 +193,9 @@ HOT static void rmsnorm_bwd_weight_task(void *arg, int task, int thread)
 
 static void rmsnorm_bwd_weight(struct mc_pool *pool, const struct mc_norm_grad *o)
 {
-    run(pool, rmsnorm_bwd_weight_task, o, (int)parts_of(o->m));
-    fold_parts(o->dw, o->scratch, parts_of(o->m), o->c);
+    int64_t parts = parts_of(norm_vectors(o->m, o->heads));
+    run(pool, rmsnorm_bwd_weight_task, o, (int)parts);
+    fold_parts(o->dw, o->scratch, parts, o->c);
 }
 
 HOT static void layernorm_bwd_weight_task(void *arg, int task, int thread)

@@ -3,7 +3,9 @@
  *
  * The row maximum is taken out before exp, so nothing overflows. A masked row (target < 0) has loss
  * 0, lse 0 and a zero gradient, whatever its logits hold; a target past the vocabulary gives NaN.
- */
+ *
+ * With smoothing e and z:  loss = (1 - e)(lse - x_t) + e (lse - mean x) + z lse^2,
+ * d loss / d x_j = p_j (1 + 2 z lse) - e / V - (1 - e) [j = t]. Padding columns hold no part. */
 HOT static void xent_task(void *arg, int task, int thread)
 {
     const struct mc_xent *o = arg;
@@ -25,7 +27,12 @@ HOT static void xent_task(void *arg, int task, int thread)
             lse = log_r(lanes_sum(a));
             /* the small difference first: top - x[target] is exact where it matters */
             loss = target < n ? lse + (top - x[target]) : (real)NAN;
+            if (o->smoothing > 0)
+                loss = ((real)1 - (real)o->smoothing) * loss +
+                       (real)o->smoothing * (lse + (top - vec_sum(x, n) / (real)n));
             lse += top;
+            if (o->z > 0)
+                loss += (real)o->z * (lse * lse);
         }
         ((real *)o->lse)[r] = lse;
         ((real *)o->loss)[r] = loss;
@@ -47,13 +54,20 @@ HOT static void xent_bwd_task(void *arg, int task, int thread)
         real *x = (real *)o->logits + r * o->ld;
         int64_t target = o->targets[r];
         real lse = ((const real *)o->lse)[r];
+        memset(x + n, 0, (size_t)o->pad * sizeof(real));
         if (target < 0) {
             memset(x, 0, (size_t)n * sizeof(real));
             continue;
         }
-        EACH for (int64_t j = 0; j < n; j++) x[j] = exp_r(x[j] - lse) * scale;
+        if (o->smoothing > 0 || o->z > 0) {
+            real f = scale * ((real)1 + (real)(2 * o->z) * lse);
+            real each = scale * (real)(o->smoothing / (double)n);
+            EACH for (int64_t j = 0; j < n; j++) x[j] = exp_r(x[j] - lse) * f - each;
+        } else {
+            EACH for (int64_t j = 0; j < n; j++) x[j] = exp_r(x[j] - lse) * scale;
+        }
         if (target < n)
-            x[target] -= scale;
+            x[target] -= o->smoothing > 0 ? scale * ((real)1 - (real)o->smoothing) : scale;
         else
             x[0] = (real)NAN;
     }
