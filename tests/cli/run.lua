@@ -430,7 +430,7 @@ case("a machine that cannot: 3, and nothing was entered", function()
     local rc, r, err = train "--set model.layers=400 --set model.hidden=8192 --set model.heads=64 --set model.ffn=32768"
     same(rc, 3, "exit")
     same(r.exit, 3, "exit in the last line")
-    has(err, "of memory")
+    has(err, "this machine has")
     same(read(dir .. "/runs/small/run.lock"), nil, "a run")
     rc, _, err = train "--ranks 2"
     same(rc, 2, "two ranks in this version")
@@ -763,6 +763,68 @@ case("an id past the vocabulary: named when it is met, and the work until then i
         same(c[#c].step, #m, "the checkpoint of the last step")
     end
     same((mascon "data verify moon --vocab 257"), 4, "verify")
+end)
+
+-- {a, b, c ...} of the newest checkpoint's cursor: samples taken of each source
+local function taken(run)
+    local t, out = {}, select(2, mascon(("ckpt show %s --json"):format(run)))
+    for n in (out:match '"cursor":%b{}' or ""):gmatch '"taken":(%d+)' do t[#t + 1] = tonumber(n) end
+    expect(#t > 0, "no cursor in %s", out:sub(1, 300))
+    return t
+end
+
+case("order = megatron: the length of the run is part of it, and a resume keeps it or is refused", function()
+    for i = 1, 40 do write(("%s/t%02d"):format(dir, i), (("%d piece of text. "):format(i)):rep(3 * i)) end
+    sh "mkdir many; mv t?? many"
+    same((mascon "data pack many --out many2"), 0, "pack")
+    local set = "--quiet --set data.train=" .. dir .. "/many2 --set data.order=megatron "
+    local rc, a, err = train(set .. "--run a --set steps.steps=4")
+    same(rc, 0, "exit: " .. err)
+    has(read(dir .. "/a/segments/001/resolved.json") or read(dir .. "/a/segments/000/resolved.json"), '"samples": 48')
+    same(taken("a")[1], 48, "samples drawn")
+    rc, a = train(set .. "--run a --set steps.steps=6 --resume auto") -- 72 samples: still the first epoch
+    same(rc, 0, "a longer run of the same order")
+    local b = select(2, train(set .. "--run b --set steps.steps=6"))
+    same(a.weights_hash, b.weights_hash, "resumed = never stopped")
+    rc, a, err = train(set .. "--run a --set steps.steps=200 --resume auto")
+    expect(rc ~= 0 and rc ~= 1, "another order: exit %d", rc)
+    has(err, "data.samples")
+    rc, a, err = train(set .. "--run c --set steps.steps=6 --set data.samples=71")
+    same(rc, 2, "fewer samples than the run takes")
+    has(err, "the target of steps takes 72 samples")
+    rc, a, err = train("--quiet --set data.order=megatron --run d")
+    same(rc, 2, "text")
+    has(err, "mascon data pack")
+    expect(not read(dir .. "/d/events.jsonl") and sh "test -e d" ~= 0, "a run folder was made")
+end)
+
+case("weights of the blend change on resume: each source goes on where it was, nothing repeats", function()
+    local text = read(home .. "/recipes/text/moon.txt")
+    write(dir .. "/a.txt", text:sub(1, 7000))
+    write(dir .. "/b.txt", text:sub(7001))
+    local function mix(wa, wb)
+        return ("data.train='{{\"%s/a.txt\",weight=%g},{\"%s/b.txt\",weight=%g}}'"):format(dir, wa, dir, wb)
+    end
+    local rc, _, err = train("--quiet --set steps.steps=5 --set " .. mix(3, 1)) -- 60 samples
+    same(rc, 0, "exit: " .. err)
+    local t = taken "runs/small"
+    same(t[1], 45, "3/4 of 60")
+    same(t[2], 15, "1/4 of 60")
+    rc = train("--quiet --resume auto --set steps.steps=7 --set " .. mix(1, 2)) -- 24 more: 8 and 16
+    same(rc, 0, "resume")
+    t = taken "runs/small"
+    same(t[1], 45 + 8, "a goes on at 45, a third of 24")
+    same(t[2], 15 + 16, "b goes on at 15, two thirds of 24")
+    local said = 0
+    for _, e in ipairs(events(dir .. "/runs/small", "changed")) do
+        said = said + (e.path:find "data.train%[%d%].weight" and 1 or 0)
+    end
+    same(said, 2, "changes of weights in events.jsonl")
+    rc = train("--quiet --resume auto --set steps.steps=9 --set " .. mix(1, 2)) -- unchanged: the shares go on
+    same(rc, 0, "second resume")
+    t = taken "runs/small"
+    same(t[1] + t[2], 108, "all samples")
+    same(t[1], 45 + 16, "a third of 48 since the change")
 end)
 
 -- ---- a full disk ----
