@@ -10,6 +10,7 @@
 #include "../base/arena.h"
 #include "../base/pool.h"
 #include "../data/data.h"
+#include "../optim/optim.h"
 #include "../train/train.h"
 #include <stdio.h>
 #include <string.h>
@@ -44,6 +45,27 @@ static mc_status check(struct mc_cli_recipe *r, struct mc_err *err)
                                .base_dir = r->loaded.base_dir};
     r->notes.n = 0;
     return mc_check(r->loaded.box, &cfg, &r->problems, &r->notes, err);
+}
+
+/* Megatron's order is made for a number of samples: those up to the target, unless it was given. */
+static void settle_samples(struct mc_cli_recipe *r)
+{
+    struct mc_recipe *recipe = mc_recipe_of(r->loaded.box);
+    struct mc_counters zero = {0};
+    if (recipe->data.order != MC_ORDER_MEGATRON || recipe->data.declared_tokens > 0)
+        return;
+    int64_t need = mc_samples_to_go(recipe, &zero);
+    char file[256];
+    int line;
+    if (recipe->data.samples == 0 && need > 0) {
+        recipe->data.samples = need;
+        mc_recipe_set_origin(r->loaded.box, "data.samples", "default: the target of steps");
+    } else if (recipe->data.samples < need || need < 0) {
+        mc_recipe_where(r->loaded.box, "data.samples", file, &line);
+        mc_problems_add(&r->problems, "data.samples", file, line, NULL,
+                        "%lld, but the target of steps takes %lld samples",
+                        (long long)recipe->data.samples, (long long)need);
+    }
 }
 
 /* Data that cannot be read, or is shorter than one sample, is found before a run folder exists. */
@@ -89,6 +111,8 @@ int mc_cli_load(struct mc_cli_recipe *r)
         st = mc_lua_tabulate(&r->loaded, &r->problems, &err); /* I1 */
     if (st == MC_OK && mc_recipe_of(r->loaded.box)->batch.function)
         st = check(r, &err); /* the sizes are known only now */
+    if (st == MC_OK)
+        settle_samples(r);
     if (st == MC_OK && r->problems.n == 0)
         st = try_data(r, &err);
     mc_free(set);

@@ -8,6 +8,9 @@
  * every training source; samples are cut within each range, so no window reads a token of the other
  * side. Without it, validation has sources of its own; a path in both lists is refused.
  *
+ * With data.order = "megatron" samples and their order are those of megatron.c instead, and
+ * data.split cuts between sequences; validation is read in stream order as ever.
+ *
  * I1  Each training source gives at least one sample, and so does each validation range: a source
  *     that could never be drawn is an error, with both lengths.
  * I2  Weights are finite and above 0; they are normalised here.
@@ -82,6 +85,20 @@ static mc_status check_weights(const struct mc_data_cfg *cfg, struct mc_err *err
     return MC_OK;
 }
 
+/* The last part of training source i becomes validation source i. */
+static mc_status hold_out(struct mc_data *d, int i, int64_t cut, int64_t end, const char *key,
+                          struct mc_err *err)
+{
+    struct mc_part *p = &d->train[i], *v = &d->valid[i];
+    *v = *p;
+    v->first = cut;
+    v->tokens = end - cut;
+    p->tokens = cut;
+    MC_TRY(cut_samples(d, v, key, err));
+    d->nvalid = i + 1;
+    return MC_OK;
+}
+
 static mc_status open_train(struct mc_data *d, const struct mc_recipe *r, const char *base_dir,
                             struct mc_err *err)
 {
@@ -91,23 +108,66 @@ static mc_status open_train(struct mc_data *d, const struct mc_recipe *r, const 
     for (int i = 0; i < cfg->ntrain; i++) {
         struct mc_part *p = &d->train[i];
         MC_TRY(open_part(d, base_dir, &cfg->train[i], d->train, i, err));
-        if (cfg->holdout > 0) {
-            struct mc_part *v = &d->valid[i];
-            *v = *p;
-            v->first = (int64_t)floor((double)p->tokens * (1 - cfg->holdout));
-            v->tokens = p->tokens - v->first;
-            p->tokens = v->first;
-            MC_TRY(cut_samples(d, v, "validation (data.holdout)", err));
-            d->nvalid = i + 1;
-        }
-        MC_TRY(cut_samples(d, p, "data.train", err)); /* I1 */
+        int64_t n = p->tokens;
+        if (cfg->holdout > 0)
+            MC_TRY(hold_out(d, i, (int64_t)floor((double)n * (1 - cfg->holdout)), n,
+                            "validation (data.holdout)", err));
+        if (!d->megatron)
+            MC_TRY(cut_samples(d, p, "data.train", err)); /* I1 */
         d->ntrain = i + 1;
         sum += cfg->train[i].weight;
     }
-    for (int i = 0; i < d->ntrain; i++)
+    for (int i = 0; i < d->ntrain && !d->megatron; i++)
         d->order[i] = (struct mc_order){.key = mc_order_key(r->seed, d->train[i].name),
                                         .samples = (uint64_t)d->train[i].samples,
                                         .weight = cfg->train[i].weight / sum};
+    return MC_OK;
+}
+
+/* The split and the index of training source i, built for so many samples. */
+static mc_status open_megatron_one(struct mc_data *d, const struct mc_recipe *r, int i,
+                                   int64_t samples, struct mc_err *err)
+{
+    struct mc_part *p = &d->train[i];
+    const struct mc_indexed *x = mc_source_indexed(p->src);
+    if (!x)
+        return mc_err_set(
+            err, MC_E_RECIPE,
+            "data.order \"megatron\": source \"%s\" is text; this order is defined on "
+            "packed data: mascon data pack first",
+            p->name);
+    int64_t end[2] = {mc_indexed_sequences(x), 0};
+    const double *split = r->data.split;
+    if (split[0] > 0) {
+        mc_megatron_split(split, end[0], end);
+        if (split[1] > 0) {
+            int64_t n = mc_indexed_sequences(x), cut = p->tokens, stop = p->tokens;
+            cut = end[0] < n ? mc_indexed_start(x, end[0]) : cut;
+            stop = end[1] < n ? mc_indexed_start(x, end[1]) : stop;
+            MC_TRY(hold_out(d, i, cut, stop, "validation (data.split)", err));
+        }
+    }
+    struct mc_megatron_cfg c = {
+        .x = x, .name = p->name, .n = end[0], .seq = d->seq, .samples = samples, .seed = r->seed};
+    MC_TRY(mc_megatron_build(&c, &d->mega[i], err));
+    p->tokens = d->mega[i].tokens;
+    p->samples = d->mega[i].rows;
+    return MC_OK;
+}
+
+static mc_status open_megatron(struct mc_data *d, const struct mc_recipe *r, struct mc_err *err)
+{
+    double w[MC_MAX_SOURCES], once[MC_MAX_SOURCES];
+    int64_t k = r->data.samples;
+    if (k < 1)
+        return mc_err_set(err, MC_E_RECIPE,
+                          "data.samples: data.order \"megatron\" is computed for a number of "
+                          "samples: give it");
+    for (int i = 0; i < d->ntrain; i++)
+        w[i] = r->data.train[i].weight;
+    mc_megatron_weights(w, d->ntrain, once, d->blend);
+    for (int i = 0; i < d->ntrain; i++)
+        MC_TRY(open_megatron_one(d, r, i, d->ntrain == 1 ? k : mc_megatron_share(k, once[i]), err));
     return MC_OK;
 }
 
@@ -148,6 +208,16 @@ static mc_status check_cfg(const struct mc_recipe *r, struct mc_err *err)
     if (cfg->holdout > 0 && cfg->nvalid > 0)
         return mc_err_set(err, MC_E_RECIPE,
                           "data.holdout and data.valid: give one of them, not both");
+    if (cfg->split[1] > 0 && cfg->nvalid > 0)
+        return mc_err_set(err, MC_E_RECIPE,
+                          "data.split and data.valid: give one of them, not both");
+    if (cfg->order == MC_ORDER_MEGATRON && cfg->holdout > 0)
+        return mc_err_set(err, MC_E_RECIPE,
+                          "data.holdout cuts a sequence of tokens, which data.order \"megatron\" "
+                          "cannot: use data.split");
+    if (cfg->order != MC_ORDER_MEGATRON && cfg->split[0] > 0)
+        return mc_err_set(err, MC_E_RECIPE,
+                          "data.split is for data.order = \"megatron\"; use data.holdout");
     if (r->model.seq < 1 || r->model.vocab < 1)
         return mc_err_set(err, MC_E_RECIPE, "model: seq %lld, vocab %lld: both must be above 0",
                           (long long)r->model.seq, (long long)r->model.vocab);
@@ -177,6 +247,8 @@ static mc_status open_all(struct mc_data *d, const struct mc_recipe *r, const ch
                           struct mc_err *err)
 {
     MC_TRY(open_train(d, r, base_dir, err));
+    if (d->megatron && d->ntrain > 0)
+        MC_TRY(open_megatron(d, r, err));
     MC_TRY(open_valid(d, &r->data, base_dir, err));
     MC_TRY(check_tokenizer(d, &r->data, err));
     struct mc_hasher *h = mc_hasher_create();
@@ -203,6 +275,7 @@ mc_status mc_data_open(const struct mc_recipe *r, const char *base_dir, struct m
     y->seq = r->model.seq;
     y->vocab = r->model.vocab;
     y->mask_eod = r->data.mask_eod;
+    y->megatron = r->data.order == MC_ORDER_MEGATRON;
     mc_status st;
     MC_TRY_GOTO(st, open_all(y, r, base_dir, err), fail);
     *d = y;
@@ -216,6 +289,8 @@ void mc_data_close(struct mc_data *d)
 {
     if (!d)
         return;
+    for (int i = 0; i < d->ntrain; i++)
+        mc_megatron_fini(&d->mega[i]);
     for (int i = 0; i < d->nsource; i++)
         mc_source_close(d->source[i]);
     mc_free(d);
@@ -254,6 +329,29 @@ const char *mc_data_source_name(const struct mc_data *d, int source)
 
 /* ---- fetch ---- */
 
+/* tokens and targets [T]: ids against the vocabulary, the loss mask. `where`: position of the first
+ * token, in its stream or in its sample. */
+static mc_status finish_one(const struct mc_data *d, const char *source, const char *of,
+                            int64_t where, int32_t *tokens, int32_t *targets, struct mc_err *err)
+{
+    int64_t t = d->seq;
+    memcpy(targets, tokens + 1, (size_t)(t - 1) * sizeof *targets);
+    for (int64_t i = 0; i <= t; i++) { /* I3 */
+        int32_t id = i < t ? tokens[i] : targets[t - 1];
+        if (id >= d->vocab)
+            return mc_err_set(
+                err, MC_E_FORMAT,
+                "source \"%s\": token %lld of %s has id %d, past the "
+                "vocabulary of %lld ids; is model.vocab that of the data's tokenizer?",
+                source, (long long)(where + i), of, id, (long long)d->vocab);
+    }
+    if (d->mask_eod)
+        for (int64_t i = 0; i < t; i++)
+            if (tokens[i] == MC_BYTES_EOS)
+                targets[i] = -1;
+    return MC_OK;
+}
+
 /* One sample: tokens [T], targets [T]. */
 static mc_status fetch_one(const struct mc_data *d, const struct mc_part *p, int64_t index,
                            int32_t *tokens, int32_t *targets, struct mc_err *err)
@@ -264,21 +362,27 @@ static mc_status fetch_one(const struct mc_data *d, const struct mc_part *p, int
                           p->name, (long long)index, (long long)p->samples);
     MC_TRY(mc_source_read(p->src, pos, t, tokens, err));
     MC_TRY(mc_source_read(p->src, pos + t, 1, &targets[t - 1], err));
-    memcpy(targets, tokens + 1, (size_t)(t - 1) * sizeof *targets);
-    for (int64_t i = 0; i <= t; i++) { /* I3 */
-        int32_t id = i < t ? tokens[i] : targets[t - 1];
-        if (id >= d->vocab)
-            return mc_err_set(
-                err, MC_E_FORMAT,
-                "source \"%s\": token %lld of the stream has id %d, past the "
-                "vocabulary of %lld ids; is model.vocab that of the data's tokenizer?",
-                p->name, (long long)(pos + i), id, (long long)d->vocab);
-    }
-    if (d->mask_eod)
-        for (int64_t i = 0; i < t; i++)
-            if (tokens[i] == MC_BYTES_EOS)
-                targets[i] = -1;
-    return MC_OK;
+    return finish_one(d, p->name, "the stream", pos, tokens, targets, err);
+}
+
+/* The same in Megatron's order: index is a row of the source's sample index. */
+static mc_status fetch_megatron(const struct mc_data *d, int source, uint64_t index,
+                                int32_t *tokens, int32_t *targets, struct mc_err *err)
+{
+    const struct mc_part *p = &d->train[source];
+    const struct mc_megatron *m = &d->mega[source];
+    const struct mc_indexed *x = mc_source_indexed(p->src);
+    char of[48];
+    if (index >= (uint64_t)m->rows)
+        return mc_err_set(err, MC_E_RECIPE,
+                          "data.order \"megatron\": source \"%s\" was built for %lld samples and "
+                          "they are used up; this order has to know the length of the run: give "
+                          "data.samples when the run starts",
+                          p->name, (long long)m->rows);
+    MC_TRY(mc_megatron_read(m, x, (int64_t)index, d->seq, tokens, err));
+    MC_TRY(mc_megatron_read(m, x, (int64_t)index + 1, 1, &targets[d->seq - 1], err));
+    snprintf(of, sizeof of, "sample %llu", (unsigned long long)index);
+    return finish_one(d, p->name, of, 0, tokens, targets, err);
 }
 
 mc_status mc_data_fetch(const struct mc_data *d, const struct mc_sample *s, int64_t n,
@@ -288,8 +392,11 @@ mc_status mc_data_fetch(const struct mc_data *d, const struct mc_sample *s, int6
         if (s[i].source < 0 || s[i].source >= d->ntrain)
             return mc_err_set(err, MC_E_BUG, "sample of source %d, there are %d", s[i].source,
                               d->ntrain);
-        MC_TRY(fetch_one(d, &d->train[s[i].source], (int64_t)s[i].index, tokens + i * d->seq,
-                         targets + i * d->seq, err));
+        int32_t *x = tokens + i * d->seq, *y = targets + i * d->seq;
+        if (d->megatron)
+            MC_TRY(fetch_megatron(d, s[i].source, s[i].index, x, y, err));
+        else
+            MC_TRY(fetch_one(d, &d->train[s[i].source], (int64_t)s[i].index, x, y, err));
     }
     return MC_OK;
 }

@@ -12,6 +12,8 @@
  * first); so shares are exact to one sample in every prefix. So order depends neither on train
  * length, batch or DP, nor, within a source, on other sources.
  *
+ * data.order = "megatron" is another order, that of Megatron's GPT data sets: megatron.c.
+ *
  * I1  One 64-bit cursor per source; nothing else is state.
  * I2  Ids are checked against the vocabulary when first touched.
  *

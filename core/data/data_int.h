@@ -27,6 +27,8 @@ int64_t mc_source_tokens(const struct mc_source *s);
 int64_t mc_source_documents(const struct mc_source *s);
 uint64_t mc_source_hash(const struct mc_source *s); /* sizes and content */
 int mc_source_is_bytes(const struct mc_source *s);  /* text, or packed by the bytes tokenizer */
+/* NULL: not packed. */
+const struct mc_indexed *mc_source_indexed(const struct mc_source *s);
 /* Tokens [pos, pos + n) of the stream. MC_E_FORMAT: an id outside [0, 2^31). */
 mc_status mc_source_read(const struct mc_source *s, int64_t pos, int64_t n, int32_t *out,
                          struct mc_err *err);
@@ -41,6 +43,46 @@ int mc_indexed_has_modes(const struct mc_indexed *x);
 /* The same checks on bytes already in memory (fuzzing); both stay the caller's. */
 mc_status mc_indexed_open_memory(const void *idx, int64_t idx_bytes, const void *bin,
                                  int64_t bin_bytes, struct mc_indexed **x, struct mc_err *err);
+
+int64_t mc_indexed_start(const struct mc_indexed *x, int64_t i); /* stream position of sequence i */
+
+/* ---- megatron.c ---- */
+enum { MC_MT_WORDS = 624 };
+struct mc_mt19937 {
+    uint32_t key[MC_MT_WORDS];
+    int at; /* next word; MC_MT_WORDS: all are used */
+};
+void mc_megatron_seed(struct mc_mt19937 *g, uint32_t seed);
+uint32_t mc_megatron_u32(struct mc_mt19937 *g);
+void mc_megatron_shuffle(struct mc_mt19937 *g, uint32_t *v, int64_t n); /* n <= 2^32 */
+/* Weights divided by their sum, and that again. */
+void mc_megatron_weights(const double *weight, int n, double *once, double *twice);
+int64_t mc_megatron_share(int64_t samples, double weight); /* samples to build one of several for */
+void mc_megatron_split(const double split[3], int64_t n, int64_t end[2]);
+int mc_megatron_next(const double *weight, int n, const uint64_t *taken, uint64_t total);
+struct mc_megatron {        /* the order of one source; owned, mc_megatron_fini() */
+    int64_t tokens, epochs; /* tokens of one epoch */
+    int separate_last;
+    int64_t ndoc, rows, first_rows; /* first_rows: of the shuffle's first part */
+    uint32_t *doc;                  /* [ndoc] sequences */
+    int64_t *at;                    /* [rows + 1] place in doc where a sample begins */
+    int32_t *off;                   /* [rows + 1] and the token in that sequence */
+    uint32_t *shuffle;              /* [rows] */
+    uint64_t hash;                  /* of doc and shuffle */
+};
+struct mc_megatron_cfg {
+    const struct mc_indexed *x;
+    const char *name;     /* for messages */
+    int64_t first, n;     /* sequences to use */
+    int64_t seq, samples; /* sequence length; samples wanted */
+    int64_t seed;
+};
+mc_status mc_megatron_build(const struct mc_megatron_cfg *c, struct mc_megatron *out,
+                            struct mc_err *err);
+void mc_megatron_fini(struct mc_megatron *m);
+/* n tokens from where sample `row` begins; n <= seq + 1. */
+mc_status mc_megatron_read(const struct mc_megatron *m, const struct mc_indexed *x, int64_t row,
+                           int64_t n, int32_t *out, struct mc_err *err);
 
 /* ---- pack.c ---- */
 enum { MC_SIDECAR_CHUNK = 16 << 20 }; /* bytes of .bin under one hash of the sidecar */
@@ -89,6 +131,9 @@ struct mc_part { /* a range of one source's stream: what training or validation 
 struct mc_data {
     int64_t seq, vocab;
     int mask_eod, bytes_like;
+    int megatron; /* the order is Megatron's: mega, blend; else mc_order's */
+    struct mc_megatron mega[MC_MAX_SOURCES];
+    double blend[MC_MAX_SOURCES];
     int nsource;
     struct mc_source *source[2 * MC_MAX_SOURCES];
     int ntrain, nvalid;

@@ -304,6 +304,15 @@ mc_status mc_indexed_sequence(const struct mc_indexed *x, int64_t i, int64_t *by
     return MC_OK;
 }
 
+int64_t mc_indexed_start(const struct mc_indexed *x, int64_t i)
+{
+    MC_ASSERT(i >= 0 && i < x->nseq);
+    int64_t pos = x->start[i / STRIDE]; /* I3 */
+    for (int64_t k = i / STRIDE * STRIDE; k < i; k++)
+        pos += seq_len(x, k);
+    return pos;
+}
+
 /* n elements at p -> int32. Returns the first element that is no id (I4), or n. */
 static int64_t convert(int code, const unsigned char *p, int64_t n, int32_t *out)
 {

@@ -18,6 +18,8 @@
  * I3  A source is known by its name: the last two components of its absolute path, without .idx or
  *     .bin; a second source of the same name becomes NAME#2, then #3, in the order of the recipe.
  *     So the order survives moving a data tree, and a cursor does not fit other data by accident.
+ * I4  With data.order = "megatron" the order is that of megatron.c; the cursor is the same, with
+ *     `phase_base` 0, and goes on only over the same index (order_hash) and weights.
  * Threads: the draw is the control thread's; everything else is pure. */
 #include "data_int.h"
 #include <jansson.h>
@@ -25,6 +27,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
+#include "../base/hash.h"
 #include "../base/rng.h"
 
 /* ---- names ---- */
@@ -113,13 +116,28 @@ void mc_cursor_init(const struct mc_data *d, struct mc_cursor *c)
     c->nsources = d->ntrain;
 }
 
+/* Past the end of the order: a row that is none, which the fetch refuses. */
+static void draw_megatron(const struct mc_megatron *m, uint64_t taken, struct mc_sample *out)
+{
+    out->index = out->epoch = UINT64_MAX;
+    if (taken >= (uint64_t)m->rows)
+        return;
+    out->index = m->shuffle[taken];
+    out->epoch = (uint64_t)(m->at[out->index] / (m->ndoc / m->epochs));
+}
+
 void mc_data_draw(const struct mc_data *d, struct mc_cursor *c, int64_t n, struct mc_sample *out)
 {
     uint64_t total = 0;
     MC_ASSERT(d->ntrain > 0 || n == 0);
     for (int s = 0; s < d->ntrain; s++)
         total += c->taken[s] - c->phase_base[s];
-    for (int64_t j = 0; j < n; j++, total++) {
+    for (int64_t j = 0; j < n && d->megatron; j++, total++) { /* phase_base is 0 */
+        int s = mc_megatron_next(d->blend, d->ntrain, c->taken, total);
+        draw_megatron(&d->mega[s], c->taken[s]++, &out[j]);
+        out[j].source = s;
+    }
+    for (int64_t j = 0; j < n && !d->megatron; j++, total++) {
         int s = mc_order_next(d->order, d->ntrain, c, total);
         out[j].source = s;
         mc_order_sample(&d->order[s], c->taken[s]++, &out[j].index, &out[j].epoch);
@@ -131,6 +149,8 @@ void mc_data_draw(const struct mc_data *d, struct mc_cursor *c, int64_t n, struc
 void mc_cursor_write(const struct mc_data *d, const struct mc_cursor *c, struct mc_json *j)
 {
     mc_json_open(j, NULL, '{');
+    if (d->megatron)
+        mc_json_str(j, "order", "megatron");
     mc_json_open(j, "sources", '[');
     for (int s = 0; s < d->ntrain; s++) {
         mc_json_open(j, NULL, '{');
@@ -138,10 +158,35 @@ void mc_cursor_write(const struct mc_data *d, const struct mc_cursor *c, struct 
         mc_json_i64(j, "samples", d->train[s].samples);
         mc_json_i64(j, "taken", (int64_t)c->taken[s]);
         mc_json_i64(j, "phase_base", (int64_t)c->phase_base[s]);
+        if (d->megatron) {
+            char hex[17];
+            mc_hash_hex(d->mega[s].hash, hex);
+            mc_json_str(j, "order_hash", hex);
+        }
         mc_json_close(j, '}');
     }
     mc_json_close(j, ']');
     mc_json_close(j, '}');
+}
+
+/* In Megatron's order a source's index is one for the whole run: it must be the same one. */
+static mc_status same_index(const struct mc_data *d, int s, json_t *e, struct mc_err *err)
+{
+    const char *was = json_string_value(json_object_get(e, "order_hash"));
+    char now[17];
+    if (!was)
+        return mc_err_set(err, MC_E_CORRUPT, "data cursor: entry %d has no order_hash", s);
+    mc_hash_hex(d->mega[s].hash, now);
+    if (!strcmp(was, now))
+        return MC_OK;
+    return mc_err_set(
+        err, MC_E_RECIPE,
+        "data.order \"megatron\": the order of source \"%s\" would be another one now, "
+        "and samples would repeat or be left out: it is shuffled anew when the number "
+        "of samples asks for other epochs, or when seed, data or weights change; keep "
+        "data.samples as the run began (and begin a run with as many as it may ever "
+        "need)",
+        d->train[s].name);
 }
 
 static mc_status read_source(const struct mc_data *d, int s, json_t *e, struct mc_cursor *c,
@@ -161,6 +206,8 @@ static mc_status read_source(const struct mc_data *d, int s, json_t *e, struct m
                           "data.train: source %d was \"%s\", is \"%s\" now: a cursor goes on only "
                           "over the same sources in the same order",
                           s + 1, name, d->train[s].name);
+    if (d->megatron)
+        MC_TRY(same_index(d, s, e, err));
     if (json_integer_value(samples) != d->train[s].samples)
         return mc_err_set(err, MC_E_RECIPE,
                           "data.train: source \"%s\" had %" JSON_INTEGER_FORMAT
@@ -184,6 +231,20 @@ mc_status mc_cursor_read(const struct mc_data *d, const char *json, struct mc_cu
     mc_cursor_init(d, &y);
     json_t *list = json_object_get(root, "sources");
     mc_status st = MC_OK;
+    if (!json_object_get(root, "order") != !d->megatron) {
+        st = mc_err_set(
+            err, MC_E_RECIPE,
+            "data.order: the run began in the order \"%s\", is \"%s\" now: a cursor goes "
+            "on only in its own order",
+            d->megatron ? "mascon" : "megatron", d->megatron ? "megatron" : "mascon");
+        goto out;
+    }
+    if (d->megatron && weights_changed) {
+        st = mc_err_set(err, MC_E_RECIPE,
+                        "data.train: weights may not change within a run of data.order "
+                        "\"megatron\": samples would repeat; data.order \"mascon\" can do that");
+        goto out;
+    }
     if (!json_is_array(list)) {
         st = mc_err_set(err, MC_E_CORRUPT, "data cursor: no list \"sources\"");
         goto out;

@@ -397,6 +397,11 @@ uint64_t mc_source_hash(const struct mc_source *s)
     return s->hash;
 }
 
+const struct mc_indexed *mc_source_indexed(const struct mc_source *s)
+{
+    return s->indexed;
+}
+
 int mc_source_is_bytes(const struct mc_source *s)
 {
     return s->is_bytes;

@@ -64,15 +64,27 @@ static int64_t stride(const struct mc_recipe *r, int64_t most, struct mc_counter
     return k;
 }
 
-int64_t mc_steps_to_go(const struct mc_recipe *r, const struct mc_counters *c)
+/* Steps from *at until the target of r is reached; moves *at there. -1: more than 2^40. */
+static int64_t go(const struct mc_recipe *r, struct mc_counters *at)
 {
-    struct mc_counters at = *c;
     int64_t n = 0;
-    while (!mc_target_reached(&r->steps, &at)) {
-        int64_t batch = mc_batch_at(&r->batch, &at);
-        int64_t k = stride(r, steps_until(&r->steps, &at, batch, r->model.seq), &at);
+    while (!mc_target_reached(&r->steps, at)) {
+        int64_t batch = mc_batch_at(&r->batch, at);
+        int64_t k = stride(r, steps_until(&r->steps, at, batch, r->model.seq), at);
         if (k < 0 || (n += k) > (int64_t)1 << 40)
             return -1;
     }
     return n;
+}
+
+int64_t mc_steps_to_go(const struct mc_recipe *r, const struct mc_counters *c)
+{
+    struct mc_counters at = *c;
+    return go(r, &at);
+}
+
+int64_t mc_samples_to_go(const struct mc_recipe *r, const struct mc_counters *c)
+{
+    struct mc_counters at = *c;
+    return go(r, &at) < 0 ? -1 : at.samples - c->samples;
 }

@@ -26,6 +26,8 @@ int64_t mc_batch_at(const struct mc_batch_cfg *b, const struct mc_counters *c);
 /* Has the target been reached? Steps to go from c under the ramp (-1: more than 2^40). */
 int mc_target_reached(const struct mc_quantity *target, const struct mc_counters *c);
 int64_t mc_steps_to_go(const struct mc_recipe *r, const struct mc_counters *c);
+/* The samples that those steps read, the last batch whole; -1 as above. */
+int64_t mc_samples_to_go(const struct mc_recipe *r, const struct mc_counters *c);
 
 /* ---- adamw.c ---- */
 struct mc_optim_memory {

@@ -170,6 +170,23 @@ void mc_bind_valid(struct mc_binder *b, const struct mc_value *v)
     bind_sources(b, v, d->valid, &d->nvalid);
 }
 
+/* An empty list, as a resolved recipe has it, is no split. */
+void mc_bind_split(struct mc_binder *b, const struct mc_value *v)
+{
+    double x[3] = {0, 0, 0};
+
+    if (!mc_bind_is_list(b, v, "three numbers such as { 969, 30, 1 }", 3) || v->n == 0)
+        return;
+    for (int i = 0; i < v->n; i++) {
+        size_t mark = mc_bind_enter(b, "[%d]", i + 1); /* I1 */
+        mc_bind_num(b, v->item[i], 0, 1e12, 0, &x[i]);
+        mc_bind_leave(b, mark);
+    }
+    if (x[0] <= 0)
+        mc_bind_bad(b, v, "", "the first share, for training, must be above 0");
+    memcpy(b->box->r.data.split, x, sizeof x);
+}
+
 /* ---- hooks ---------------------------------------------------------------------------------- */
 
 static void bind_allow(struct mc_binder *b, const struct mc_value *v, struct mc_hook_cfg *h)

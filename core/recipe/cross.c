@@ -71,6 +71,40 @@ static int blocks_call(const struct mc_model_cfg *m, const char *op)
     return 0;
 }
 
+static int blocks_give(const struct mc_model_cfg *m, const char *attr)
+{
+    for (int i = 0; i < m->nblocks; i++)
+        for (int j = 0; j < m->block[i].ncalls; j++)
+            for (int k = 0; k < m->block[i].call[j].nattrs; k++)
+                if (strcmp(m->block[i].call[j].attr[k].key, attr) == 0)
+                    return 1;
+    return 0;
+}
+
+/* Keys that only some calls take: none may be without effect. */
+static void cross_model_options(struct cross *c)
+{
+    const struct mc_model_cfg *m = &c->r->model;
+    int plain = m->rope_scaling == MC_ROPE_NONE;
+
+    if (!sound(c, "model.blocks", NULL))
+        return;
+    if (sound(c, "model.window", NULL) && m->window > 0 && !blocks_give(m, "window"))
+        say(c, "model.window", "", "no attention of the model takes it");
+    if (sound(c, "model.documents", NULL) && m->documents && !blocks_give(m, "documents"))
+        say(c, "model.documents", "", "no attention of the model takes it");
+    if (!sound(c, "model.rope_scaling", "model.rope_factor", "model.rope_original", NULL))
+        return;
+    if (!plain && !blocks_give(m, "scaling"))
+        say(c, "model.rope_scaling", "", "no rope of the model takes it");
+    if (plain && m->rope_factor != 1)
+        say(c, "model.rope_factor", "rope_scaling = \"linear\", \"llama3\" or \"yarn\"",
+            "scales nothing while rope_scaling is \"none\"");
+    if ((plain || m->rope_scaling == MC_ROPE_LINEAR) && m->rope_original > 0)
+        say(c, "model.rope_original", "rope_scaling = \"llama3\" or \"yarn\"",
+            "is not used by rope_scaling = \"%s\"", mc_rope_scaling_words[m->rope_scaling]);
+}
+
 static void cross_model(struct cross *c)
 {
     const struct mc_model_cfg *m = &c->r->model;
@@ -84,6 +118,11 @@ static void cross_model(struct cross *c)
         blocks_call(m, "rope"))
         say(c, "model.head_dim", "", "%" PRId64 " is odd, but the block rotates pairs (rope)",
             m->head_dim);
+    cross_model_options(c);
+    if (sound(c, "model.vocab", "model.eos", NULL) && m->vocab > 0 && m->eos >= m->vocab &&
+        m->documents)
+        say(c, "model.eos", "", "%" PRId64 " is past the vocabulary of %" PRId64 " ids", m->eos,
+            m->vocab);
     if (!sound(c, "model.vocab", "data.tokenizer", "data.declared.vocab", NULL) || m->vocab == 0)
         return;
     if (strcmp(d->tokenizer, "bytes") == 0 && d->declared_vocab == 0 && m->vocab < 257)
@@ -364,6 +403,29 @@ void mc_recipe_resolve_lr(struct mc_recipe_box *box)
 
 /* ---- data, eval ----------------------------------------------------------------------------- */
 
+static void cross_order(struct cross *c)
+{
+    const struct mc_data_cfg *d = &c->r->data;
+    int megatron = d->order == MC_ORDER_MEGATRON;
+
+    if (!sound(c, "data.order", NULL))
+        return;
+    if (!megatron && sound(c, "data.samples", NULL) && d->samples > 0)
+        say(c, "data.samples", "", "is for data.order = \"megatron\"; this order needs no length");
+    if (!megatron && sound(c, "data.split", NULL) && d->split[0] > 0)
+        say(c, "data.split", "data.holdout = 0.1 keeps the last tenth",
+            "is for data.order = \"megatron\"");
+    if (megatron && sound(c, "data.holdout", NULL) && d->holdout > 0)
+        say(c, "data.holdout", "data.split = { 90, 10 }",
+            "cuts a sequence of tokens, which data.order = \"megatron\" cannot");
+    if (megatron && sound(c, "data.split", "data.valid", NULL) && d->split[1] > 0 && d->nvalid > 0)
+        say(c, "data.split", "data.split = { 1, 0, 0 }, or none",
+            "validation comes from data.valid or from data.split, not from both");
+    if (megatron && sound(c, "seed", NULL) && (c->r->seed < 0 || c->r->seed > UINT32_MAX))
+        say(c, "seed", "", "%" PRId64 ": data.order = \"megatron\" takes 0 to 2^32 - 1",
+            c->r->seed);
+}
+
 static void cross_data(struct cross *c)
 {
     const struct mc_data_cfg *d = &c->r->data;
@@ -371,8 +433,10 @@ static void cross_data(struct cross *c)
     if (sound(c, "data.holdout", "data.valid", NULL) && d->holdout > 0 && d->nvalid > 0)
         say(c, "data.holdout", "",
             "validation comes from data.valid or from data.holdout, not from both");
-    if (sound(c, "eval.every", "data.holdout", "data.valid", "data.train", NULL) &&
-        c->r->eval.every.n > 0 && d->holdout == 0 && d->nvalid == 0 && d->declared_tokens == 0)
+    cross_order(c);
+    if (sound(c, "eval.every", "data.holdout", "data.split", "data.valid", "data.train", NULL) &&
+        c->r->eval.every.n > 0 && d->holdout == 0 && d->split[1] == 0 && d->nvalid == 0 &&
+        d->declared_tokens == 0)
         say(c, "eval.every", "data.holdout = 0.1 keeps the last tenth",
             "there is no validation data: give data.valid or data.holdout");
 }

@@ -55,10 +55,18 @@ struct mc_func {
     struct mc_call *call;
 };
 
+enum mc_rope_scaling { MC_ROPE_NONE, MC_ROPE_LINEAR, MC_ROPE_LLAMA3, MC_ROPE_YARN };
+extern const char *const mc_rope_scaling_words[];
 struct mc_model_cfg {
     int64_t layers, hidden, heads, kv_heads, head_dim, ffn, vocab, seq;
     double theta, eps, dropout, init_std;
     int tied, bias;
+    int64_t window, eos; /* 0: no window; -1: the id that ends a document is not known */
+    int documents;       /* attention stays within documents */
+    enum mc_rope_scaling rope_scaling;
+    double rope_factor;
+    int64_t rope_original;
+    double label_smoothing, z_loss;
     char preset[MC_WORD];      /* "llama", "gpt2" or "" */
     struct mc_func stem, head; /* tokens -> stream; stream -> logits */
     int nblocks;               /* distinct block traces */
@@ -70,6 +78,7 @@ struct mc_source_cfg {
     char path[MC_PATH];
     double weight;
 };
+enum mc_data_order { MC_ORDER_MASCON, MC_ORDER_MEGATRON };
 struct mc_data_cfg {
     char tokenizer[MC_PATH]; /* "bytes" */
     int ntrain, nvalid;
@@ -79,6 +88,9 @@ struct mc_data_cfg {
     int required;   /* train = m.data.required: the user must bring the text */
     int64_t declared_tokens, declared_vocab; /* m.data.declared{}: plan-only; 0: not declared */
     int mask_eod;                            /* 1: no loss where the input token is EOS */
+    enum mc_data_order order;
+    int64_t samples; /* Megatron's order is built for so many; 0: not resolved yet (load) */
+    double split[3]; /* Megatron's: train, validation, rest; all 0: train on everything */
 };
 struct mc_ramp_point {
     struct mc_quantity at;

@@ -120,6 +120,7 @@ void mc_bind_batch_global(struct mc_binder *b, const struct mc_value *v);
 void mc_bind_ramp(struct mc_binder *b, const struct mc_value *v);
 void mc_bind_train(struct mc_binder *b, const struct mc_value *v);
 void mc_bind_valid(struct mc_binder *b, const struct mc_value *v);
+void mc_bind_split(struct mc_binder *b, const struct mc_value *v);
 void mc_bind_hooks(struct mc_binder *b, const struct mc_value *v);
 void mc_bind_lr_kind(struct mc_binder *b, const struct mc_value *v);
 void mc_bind_pieces(struct mc_binder *b, const struct mc_value *v);
@@ -143,6 +144,7 @@ void mc_write_batch_global(const struct mc_recipe *r, struct mc_json *j, const c
 void mc_write_ramp(const struct mc_recipe *r, struct mc_json *j, const char *key, int lines);
 void mc_write_train(const struct mc_recipe *r, struct mc_json *j, const char *key, int lines);
 void mc_write_valid(const struct mc_recipe *r, struct mc_json *j, const char *key, int lines);
+void mc_write_split(const struct mc_recipe *r, struct mc_json *j, const char *key, int lines);
 void mc_write_hooks(const struct mc_recipe *r, struct mc_json *j, const char *key, int lines);
 void mc_write_lr_kind(const struct mc_recipe *r, struct mc_json *j, const char *key, int lines);
 void mc_write_pieces(const struct mc_recipe *r, struct mc_json *j, const char *key, int lines);

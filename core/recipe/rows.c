@@ -34,9 +34,11 @@ const char *const mc_lr_kind_words[] = {"constant", "linear", "cosine", "wsd", "
                                         "power",    "pieces", "table",  NULL};
 const char *const mc_lr_shape_words[] = {"linear",      "cosine",   "sqrt",
                                          "exponential", "constant", NULL};
+const char *const mc_rope_scaling_words[] = {"none", "linear", "llama3", "yarn", NULL};
 static const char *const action_words[] = {"abort", "skip", NULL};
 static const char *const weights_words[] = {"store", "rebuild", NULL};
 static const char *const mode_words[] = {"auto", "confirm", NULL};
+static const char *const order_words[] = {"mascon", "megatron", NULL};
 static const char *const device_words[] = {"cpu", "cuda", NULL};
 static const char *const tail_words[] = {"linear", "cosine", "sqrt", "exponential", NULL};
 static const char *const precision_words[] = {
@@ -106,6 +108,20 @@ const struct mc_row mc_rows[] = {
             "with `data.valid`."},
     {"data.mask_eod", MC_ROW_BOOL, AT(data.mask_eod), .dfl = "false", .resume = MC_LOGGED,
      .doc = "No loss on the token that follows an end of document."},
+    {"data.order", MC_ROW_ENUM, AT(data.order), .words = order_words, .dfl = "mascon",
+     .resume = MC_FROZEN,
+     .doc = "mascon: computed draw by draw, knows neither the length of the run nor other sources. "
+            "megatron: the sample order of Megatron's GPT data sets, to the bit; packed sources "
+            "only, seed below 2^32."},
+    {"data.samples", MC_ROW_I64, AT(data.samples), RANGE(0, P2(40)), .dfl = "0", .unit = "samples",
+     .base = MC_UNIT_SAMPLES, .resume = MC_LOGGED,
+     .doc = "Samples that data.order = \"megatron\" is computed for. 0: as many as the target of "
+            "`steps` takes. That order is another one when this asks for other epochs, and a run "
+            "cannot go on in another order: give it from the start if the run may get longer."},
+    {"data.split", MC_ROW_OTHER, AT(data.split), .bind = mc_bind_split, .write = mc_write_split,
+     .resume = MC_FROZEN, .form = "three numbers such as { 969, 30, 1 }", .dfl_doc = "none",
+     .doc = "With data.order = \"megatron\": shares of every training source for training, "
+            "validation and neither, cut between sequences."},
     {"data.tokenizer", MC_ROW_STR, AT(data.tokenizer), .dfl = "bytes", .resume = MC_FROZEN,
      .doc = "\"bytes\" (ids 0-255 and EOS 256), or the name of the tokenizer that made the token "
             "files."},
@@ -170,8 +186,14 @@ const struct mc_row mc_rows[] = {
     {"model.blocks", MC_ROW_OTHER, AT(model.block), .bind = mc_bind_blocks,
      .write = mc_write_blocks, .resume = MC_FROZEN, .form = "traced from the block function",
      .dfl_doc = "traced", .doc = "The distinct blocks, as lists of calls."},
+    {"model.documents", MC_ROW_BOOL, AT(model.documents), .dfl = "false", MODEL,
+     .doc = "Attention sees its own document only; documents end at `model.eos`. What nn.attention "
+            "takes where the block does not say."},
     {"model.dropout", MC_ROW_F64, AT(model.dropout), RANGE(0, 0.99), .dfl = "0", MODEL,
      .doc = "Fraction of values that dropout sets to zero."},
+    {"model.eos", MC_ROW_I64, AT(model.eos), RANGE(0, P2(24)), .word = "unknown", .word_value = -1,
+     .dfl_doc = "the tokenizer's (256 for bytes)", .unit = "id", MODEL,
+     .doc = "Token that ends a document."},
     {"model.eps", MC_ROW_F64, AT(model.eps), RANGE(0, 1), .dfl = "1e-05", MODEL,
      .doc = "Added to the mean square (the variance) in norms."},
     {"model.ffn", MC_ROW_I64, AT(model.ffn), RANGE(1, P2(24)), .dfl_doc = "4 x hidden", MODEL,
@@ -189,6 +211,10 @@ const struct mc_row mc_rows[] = {
      .doc = "Standard deviation of initial weights."},
     {"model.kv_heads", MC_ROW_I64, AT(model.kv_heads), RANGE(1, 65536), .dfl_doc = "heads", MODEL,
      .doc = "Key and value heads; divides heads."},
+    {"model.label_smoothing", MC_ROW_F64, AT(model.label_smoothing), RANGE(0, 0.99), .dfl = "0",
+     .resume = MC_LOGGED,
+     .doc = "Share of each target that is spread over the whole vocabulary. In training only: "
+            "evaluation reports the plain loss."},
     {"model.layer_block", MC_ROW_OTHER, AT(model.layer_block), .bind = mc_bind_layer_block,
      .write = mc_write_layer_block, .resume = MC_FROZEN,
      .form = "traced: for every layer the index of its block", .dfl_doc = "traced",
@@ -197,6 +223,16 @@ const struct mc_row mc_rows[] = {
      .doc = "Blocks, one after the other."},
     {"model.preset", MC_ROW_STR, AT(model.preset), .dfl = "", MODEL,
      .doc = "Name of the preset that made the model; \"\": the recipe's own functions."},
+    {"model.rope_factor", MC_ROW_F64, AT(model.rope_factor), RANGE(1, 1e6), .dfl = "1", MODEL,
+     .doc = "How many times longer than `model.rope_original` the scaled rotary positions reach."},
+    {"model.rope_original", MC_ROW_I64, AT(model.rope_original), RANGE(0, P2(31)), .dfl = "0",
+     .unit = "tokens", MODEL,
+     .doc = "Length that the unscaled rotary frequencies were trained for (llama3, yarn). 0: not "
+            "given."},
+    {"model.rope_scaling", MC_ROW_ENUM, AT(model.rope_scaling), .words = mc_rope_scaling_words,
+     .dfl = "none", MODEL,
+     .doc = "How rotary frequencies are stretched by `model.rope_factor`. What nn.rope takes where "
+            "the block does not say."},
     {"model.seq", MC_ROW_I64, AT(model.seq), RANGE(1, P2(24)), .required = 1, .unit = "tokens",
      .base = MC_UNIT_TOKENS, MODEL, .doc = "Length of a sample."},
     {"model.stem", MC_ROW_OTHER, AT(model.stem), .bind = mc_bind_stem, .write = mc_write_stem,
@@ -209,6 +245,13 @@ const struct mc_row mc_rows[] = {
     {"model.vocab", MC_ROW_I64, AT(model.vocab), RANGE(1, P2(24)),
      .dfl_doc = "the tokenizer's (257 for bytes)", .unit = "ids", MODEL,
      .doc = "Vocabulary; at least the tokenizer's."},
+    {"model.window", MC_ROW_I64, AT(model.window), RANGE(0, P2(24)), .dfl = "0", .unit = "tokens",
+     MODEL,
+     .doc = "Attention sees this many tokens, its own among them; 0: all before it. What "
+            "nn.attention takes where the block does not say."},
+    {"model.z_loss", MC_ROW_F64, AT(model.z_loss), RANGE(0, 1), .dfl = "0", .resume = MC_LOGGED,
+     .doc = "Times the squared logarithm of the softmax's sum, added to each token's loss. In "
+            "training only: evaluation reports the plain loss."},
     {"name", MC_ROW_STR, AT(name), .dfl_doc = "the recipe's file name",
      .doc = "Name of the run; its folder is runs/NAME."},
     {"optim.betas", MC_ROW_OTHER, AT(optim.betas), .bind = mc_bind_betas, .write = mc_write_betas,

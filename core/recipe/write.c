@@ -80,6 +80,15 @@ void mc_write_valid(const struct mc_recipe *r, struct mc_json *j, const char *ke
     write_sources(r->data.valid, r->data.nvalid, j, key);
 }
 
+void mc_write_split(const struct mc_recipe *r, struct mc_json *j, const char *key, int lines)
+{
+    (void)lines;
+    mc_json_open(j, key, '[');
+    for (int i = 0; i < 3 && r->data.split[0] > 0; i++)
+        mc_json_f64(j, NULL, r->data.split[i]);
+    mc_json_close(j, ']');
+}
+
 static void write_attr(const struct mc_attr *a, struct mc_json *j)
 {
     if (a->kind == MC_V_BOOL)

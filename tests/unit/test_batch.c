@@ -72,6 +72,7 @@ static void batch_steps_to_go_equals_a_walk(void **state)
             w = (struct mc_counters){w.steps + 1, w.samples + b, w.tokens + b * r->model.seq};
         }
         assert_int_equal(mc_steps_to_go(r, &c), n);
+        assert_int_equal(mc_samples_to_go(r, &c), w.samples - c.samples);
     }
     test_free(r);
 }
@@ -85,6 +86,7 @@ static void batch_steps_to_go_says_too_many(void **state)
     r->batch.global = 1;
     r->steps = q(((int64_t)1 << 40) + 1, MC_UNIT_TOKENS);
     assert_int_equal(mc_steps_to_go(r, &c), -1);
+    assert_int_equal(mc_samples_to_go(r, &c), -1);
     r->steps.n--;
     assert_int_equal(mc_steps_to_go(r, &c), (int64_t)1 << 40);
     r->model.seq = 1 << 20; /* counters would leave int64: no wrong number */

@@ -68,7 +68,7 @@ static void json_round_trips_bit_for_bit(void **state)
 {
     struct fixture f;
     (void)state;
-    for (int form = 0; form < 9; form++) {
+    for (int form = 0; form < 10; form++) {
         fixture_init(&f);
         if (form == 1)
             rich(&f);
@@ -92,6 +92,11 @@ static void json_round_trips_bit_for_bit(void **state)
             fixture_set(&f, "time_limit", "\"0.000001 ms\"");
         if (form == 8)
             fixture_set(&f, "model.theta", "12345678901.234567");
+        if (form == 9) {
+            fixture_set(&f, "data.order", "\"megatron\"");
+            fixture_set(&f, "data.samples", "\"12B\"");
+            fixture_set(&f, "data.split", "[0.969,0.03,1e-3]");
+        }
         if (fixture_bind(&f) != MC_OK) {
             fixture_print(&f.problems);
             fail();
@@ -107,6 +112,8 @@ static void json_round_trips_bit_for_bit(void **state)
         assert_memory_equal(&x->optim, &y->optim, offsetof(struct mc_optim_cfg, no_decay));
         assert_memory_equal(&x->model.theta, &y->model.theta, 4 * sizeof(double));
         assert_int_equal(x->seed, y->seed);
+        assert_true(x->data.order == y->data.order && x->data.samples == y->data.samples);
+        assert_memory_equal(x->data.split, y->data.split, sizeof x->data.split);
         assert_int_equal(x->batch.global, y->batch.global);
         assert_int_equal(x->batch.nramp, y->batch.nramp);
         for (int i = 0; i < x->batch.nramp; i++)
@@ -408,6 +415,9 @@ static void compare_knows_free_logged_and_frozen(void **state)
         {"model.vocab", "300", 'z'},
         {"model.ffn", "96", 'z'},
         {"data.holdout", "0.1", 'z'},
+        {"data.order", "\"megatron\"", 'z'},
+        {"data.split", "[90,10]", 'z'},
+        {"data.samples", "100", 'l'},
         {"model.head", "[{\"op\":\"linear\",\"name\":\"other\",\"in\":[0]}]", 'z'},
     };
     (void)state;
