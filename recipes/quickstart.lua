@@ -15,5 +15,6 @@ return m.recipe {
     lr    = m.lr.cosine { peak = 3e-3, floor = 3e-4, warmup = "30 steps" },
     optim = m.adamw { betas = { 0.9, 0.95 }, weight_decay = 0.1, clip = 1.0 },
     eval  = { every = "175 steps", samples = 64 },
+    log_every = 50,
     checkpoint = { every = "50 steps", keep = 3 },
 }
