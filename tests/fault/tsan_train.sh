@@ -13,9 +13,9 @@ check() { # check NAME EXPECTED-RC ACTUAL-RC LOG
         failed=$((failed + 1)); echo "FAILED $1: exit $3"; head -n 60 "$4"; fi
 }
 "$m" train recipes/tiny_llama.lua --run "$d/run" --set steps.steps=4 --set 'checkpoint.every="2 steps"' \
-    --set 'hooks={"hooks/eval_every.lua"}' >"$d/log" 2>&1
+    --set data.holdout=0.1 --set 'hooks={{"hooks/eval_every.lua",steps=2}}' >"$d/log" 2>&1
 check train 0 $? "$d/log"
-"$m" train recipes/tiny_llama.lua --run "$d/run" --resume auto --set steps.steps=6 >"$d/log" 2>&1
+"$m" train recipes/tiny_llama.lua --run "$d/run" --resume auto --set steps.steps=6 --set data.holdout=0.1 >"$d/log" 2>&1
 check resume 0 $? "$d/log"
 "$m" eval "$d/run" --data recipes/text/moon.txt --samples 4 >"$d/log" 2>&1
 check eval 0 $? "$d/log"
