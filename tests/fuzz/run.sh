@@ -49,6 +49,10 @@ if [ -d "$seeds/fuzz_idx" ] && "$build/mascon" data pack recipes/text/moon.txt -
     { printf '\0\1'; cat "$build/seed-pack.idx"; } >"$seeds/fuzz_idx/real"
 fi
 [ ! -d "$seeds/fuzz_data_json" ] || cp "$build"/seed-pack.json "$seeds/fuzz_data_json/real" 2>/dev/null
+if [ -d "$seeds/fuzz_tokenizer" ]; then
+    cp tests/golden/tokenizer/*.json "$seeds/fuzz_tokenizer/"
+    for k in 0 1 2; do { printf "\\$k"; head -c 300 recipes/text/moon.txt; printf " 's 12 e\314\201 \r\n<|endoftext|>"; } >"$seeds/fuzz_tokenizer/text$k"; done
+fi
 for d in "$seeds"/*/; do printf 'x' >"$d/x"; done
 
 passed=0 failed=0
