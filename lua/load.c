@@ -474,7 +474,10 @@ MC_LJMP static void push_scalars(lua_State *L, const struct mc_model_cfg *m)
                 {"theta", m->theta},
                 {"eps", m->eps},
                 {"dropout", m->dropout},
-                {"init_std", m->init_std}};
+                {"init_std", m->init_std},
+                {"window", (double)m->window},
+                {"rope_factor", m->rope_factor},
+                {"rope_original", (double)m->rope_original}};
     lua_newtable(L);
     for (size_t i = 0; i < sizeof nums / sizeof *nums; i++) {
         lua_pushnumber(L, nums[i].v);
@@ -484,6 +487,10 @@ MC_LJMP static void push_scalars(lua_State *L, const struct mc_model_cfg *m)
     lua_setfield(L, -2, "tied");
     lua_pushboolean(L, m->bias);
     lua_setfield(L, -2, "bias");
+    lua_pushboolean(L, m->documents);
+    lua_setfield(L, -2, "documents");
+    lua_pushstring(L, mc_rope_scaling_words[m->rope_scaling]);
+    lua_setfield(L, -2, "rope_scaling");
     lua_pushstring(L, m->preset);
     lua_setfield(L, -2, "preset");
 }
@@ -584,6 +591,8 @@ static void build_root(struct loader *lo)
     for (int i = 0; i < lo->cfg->nset; i++)
         apply_set(lo, lo->cfg->set[i]);
     each_data_path(lo, lo->root, NULL);
+    if (!mc_vocab_settle(lo->walk.pool, lo->root, lo->dir, lo->problems))
+        lo->walk.failed = 1;
     struct mc_value *model = mc_value_get(lo->root, "model");
     if (model && model->kind == MC_V_MAP && !trace_model(lo, model)) {
         struct mc_value *mark = mc_value_new(lo->walk.pool, MC_V_BOOL);

@@ -15,7 +15,7 @@ static void print_ops(void)
     const struct mc_op *const *op = mc_op_all(&n);
     for (int i = 0; i < n; i++) {
         printf("%-14s %s", op[i]->name, op[i]->doc);
-        for (int k = 0; k < 8 && op[i]->attrs[k]; k++)
+        for (int k = 0; k < MC_OP_ATTRS && op[i]->attrs[k]; k++)
             printf("%s%s", k == 0 ? "  { " : ", ", op[i]->attrs[k]);
         printf("%s\n", op[i]->attrs[0] ? " }" : "");
     }

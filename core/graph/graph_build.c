@@ -350,15 +350,19 @@ static mc_status connect(const struct expand *x, const struct mc_call *c,
 
 static mc_status add_table(struct mc_graph *g, struct mc_gnode *n, struct mc_err *err)
 {
+    double key[MC_OP_ATTRS];
+    int64_t half = (int64_t)n->attr[MC_ROPE_TURNED] / 2;
+    memcpy(key, n->attr, sizeof key);
+    key[MC_ROPE_HEAD_DIM] = key[MC_ROPE_PAIRS] = 0; /* one table serves all of these */
     for (n->table = 0; n->table < g->ntables; n->table++)
-        if (g->table[n->table].theta == n->attr[0] && g->table[n->table].d == (int64_t)n->attr[1])
+        if (memcmp(g->table[n->table].attr, key, sizeof key) == 0)
             return MC_OK;
     if (g->ntables == MC_MAX_TABLES)
         return mc_err_set(err, MC_E_RECIPE, "more than %d different (theta, head_dim) in one model",
                           MC_MAX_TABLES);
-    g->table[g->ntables++] = (struct mc_table){
-        .theta = n->attr[0], .d = (int64_t)n->attr[1], .offset = (size_t)g->table_elems};
-    g->table_elems += g->cfg.bound.t * (int64_t)n->attr[1]; /* cos and sin, d/2 each */
+    g->table[g->ntables++] = (struct mc_table){.half = half, .offset = (size_t)g->table_elems};
+    memcpy(g->table[n->table].attr, key, sizeof key);
+    g->table_elems += g->cfg.bound.t * 2 * half; /* cos and sin */
     return MC_OK;
 }
 
@@ -431,8 +435,10 @@ static mc_status make_node(struct expand *x, int i, int k, const struct mc_op *o
         if (add_table(g, n, &e) != MC_OK)
             return fault(g, x->layer, c, err, "%s", e.msg);
     }
+    if (op->flags & MC_OPF_DOCUMENTS && n->attr[MC_ATTR_DOCUMENTS] != 0)
+        g->documents = 1;
     if (op->flags & MC_OPF_NEEDS_KV && g->cfg.mode == MC_GRAPH_INFER) {
-        if (n->attr[2] == 0)
+        if (n->attr[MC_ATTR_CAUSAL] == 0)
             return fault(g, x->layer, c, err,
                          "attention that is not causal cannot write text token by token");
         n->kv_cols = g->value[n->in[1]].lcols;
@@ -543,6 +549,7 @@ static mc_status append_internal(struct mc_graph *g, const char *name, int in, i
     n->in[0] = in;
     n->nsaved = io.nsaved;
     memcpy(n->saved, io.saved_elems, sizeof n->saved);
+    memcpy(n->attr, io.attr, sizeof n->attr);
     g->value[in].uses++;
     if (has_out) {
         MC_TRY(mc_graph_add_value(g, g->value[in].cols, &g->value[in].sharding, id, one_row, out,

@@ -72,7 +72,7 @@ static void point_params(struct mc_graph *g)
         if (gn->table >= 0) {
             const struct mc_table *tb = &g->table[gn->table];
             n->cos = at(g->buf.tables, tb->offset, g->elem);
-            n->sin = at(n->cos, (size_t)(g->cfg.bound.t * (tb->d / 2)), g->elem);
+            n->sin = at(n->cos, (size_t)(g->cfg.bound.t * tb->half), g->elem);
         }
         if (gn->kv_cols > 0) {
             size_t half = (size_t)((g->cfg.bound.t * gn->kv_cols + MC_PARAM_ALIGN - 1) /
@@ -155,17 +155,41 @@ static void run(struct mc_graph *g, int from, int end, struct mc_op_ctx *cx)
     }
 }
 
+/* Where each row's document begins, for nodes that ask: after an EOS, and with the sample. Forward
+ * and backward compute it again from the same tokens, since another microbatch may have come
+ * between. INFER: entry pos0 is known from the tokens fed before. */
+static const int32_t *starts(const struct mc_graph *g, const struct mc_microbatch *mb, int64_t pos0)
+{
+    int32_t *s = (int32_t *)(void *)((char *)g->buf.tables + g->starts_offset);
+    int64_t eos = g->cfg.recipe->model.eos;
+    if (!g->documents)
+        return NULL;
+    if (g->cfg.mode == MC_GRAPH_INFER) {
+        if (pos0 == 0)
+            s[0] = 0;
+        for (int64_t p = pos0; p < pos0 + mb->t; p++)
+            s[p + 1] = mb->tokens[p - pos0] == eos ? (int32_t)(p + 1) : s[p];
+        return s + pos0;
+    }
+    for (int64_t r = 0; r < mb->b * mb->t; r++) {
+        int64_t p = r % mb->t;
+        s[r] = p == 0 ? 0 : mb->tokens[r - 1] == eos ? (int32_t)p : s[r - 1];
+    }
+    return s;
+}
+
 static struct mc_op_ctx context(const struct mc_graph *g, const struct mc_microbatch *mb,
-                                int64_t step)
+                                int64_t step, int64_t pos0)
 {
     MC_ASSERT(g->kern && mb->b >= 1 && mb->t >= 1 && mb->b <= g->cfg.bound.b &&
               mb->t <= g->cfg.bound.t);
     return (struct mc_op_ctx){.kern = g->kern,
                               .pool = g->pool,
-                              .e = {.b = mb->b, .t = mb->t},
+                              .e = {.b = mb->b, .t = mb->t, .pos0 = pos0},
                               .tokens = mb->tokens,
                               .targets = mb->targets,
                               .logical_row = mb->logical_row,
+                              .start = starts(g, mb, pos0),
                               .seed = (uint64_t)g->cfg.recipe->seed,
                               .step = step,
                               .train = g->cfg.mode == MC_GRAPH_TRAIN};
@@ -174,7 +198,7 @@ static struct mc_op_ctx context(const struct mc_graph *g, const struct mc_microb
 void mc_graph_forward(struct mc_graph *g, int slot, const struct mc_microbatch *mb, int64_t step,
                       double *loss_sum)
 {
-    struct mc_op_ctx cx = context(g, mb, step);
+    struct mc_op_ctx cx = context(g, mb, step, 0);
     MC_ASSERT(g->cfg.mode != MC_GRAPH_INFER && slot >= 0 &&
               slot < (g->cfg.mode == MC_GRAPH_TRAIN ? g->cfg.slots : 1));
     cx.loss_sum = loss_sum;
@@ -186,7 +210,7 @@ void mc_graph_forward(struct mc_graph *g, int slot, const struct mc_microbatch *
 void mc_graph_backward(struct mc_graph *g, int slot, const struct mc_microbatch *mb, int64_t step,
                        double scale)
 {
-    struct mc_op_ctx cx = context(g, mb, step);
+    struct mc_op_ctx cx = context(g, mb, step, 0);
     MC_ASSERT(g->cfg.mode == MC_GRAPH_TRAIN && slot >= 0 && slot < g->cfg.slots);
     cx.loss_scale = scale;
     if (slot != g->slot)
@@ -197,10 +221,9 @@ void mc_graph_backward(struct mc_graph *g, int slot, const struct mc_microbatch 
 const void *mc_graph_infer(struct mc_graph *g, const int32_t *tokens, int64_t t, int64_t pos0)
 {
     struct mc_microbatch mb = {.b = 1, .t = t, .tokens = tokens};
-    struct mc_op_ctx cx = context(g, &mb, 0);
     struct mc_view logits;
     MC_ASSERT(g->cfg.mode == MC_GRAPH_INFER && pos0 >= 0 && pos0 + t <= g->cfg.bound.t);
-    cx.e.pos0 = pos0;
+    struct mc_op_ctx cx = context(g, &mb, 0, pos0);
     run(g, 0, g->nforward, &cx);
     view(g, 0, g->out_piece, &logits, NULL);
     return logits.p;

@@ -47,11 +47,11 @@ void mc_graph_fill_tables(const struct mc_graph *g)
 {
     for (int i = 0; i < g->ntables; i++) {
         const struct mc_table *tb = &g->table[i];
-        int64_t half = tb->d / 2, n = g->cfg.bound.t * half;
+        int64_t half = tb->half, n = g->cfg.bound.t * half;
+        double amplitude = mc_rope_amplitude(tb->attr);
         for (int64_t k = 0; k < n; k++) { /* I3 */
-            double angle =
-                (double)(k / half) * pow(tb->theta, -2.0 * (double)(k % half) / (double)tb->d);
-            double c = cos(angle), s = sin(angle);
+            double angle = (double)(k / half) * mc_rope_frequency(tb->attr, k % half);
+            double c = amplitude * cos(angle), s = amplitude * sin(angle);
             if (g->elem == 8) {
                 double *t = (double *)g->buf.tables + tb->offset;
                 t[k] = c;

@@ -12,6 +12,9 @@
 #include "graph.h"
 
 enum { MC_TOKENS = -1, MC_FUSE_MAX = MC_OP_OUT, MC_MAX_TABLES = 8, MC_PARAM_ALIGN = 32 };
+/* Numbers of a node that the graph itself reads. */
+enum { MC_ATTR_CAUSAL = 2, MC_ATTR_DOCUMENTS = 3 };                                 /* attention */
+enum { MC_ROPE_THETA, MC_ROPE_HEAD_DIM, MC_ROPE_TURNED, MC_ROPE_PAIRS, MC_ROPE_N }; /* rope */
 
 /* What a verb is given: the operands of one step, resolved to pointers. rows = cx->e.b * cx->e.t.
  */
@@ -25,7 +28,7 @@ struct mc_node {
     int64_t param_rows[MC_OP_PARAMS];
     void *saved[MC_OP_SAVED];
     void *scratch;
-    double attr[8];
+    double attr[MC_OP_ATTRS];
     int acc;      /* MC_OPF_DACC: d_in[0] += instead of = */
     uint64_t key; /* MC_OPF_RANDOM */
     void *kc, *vc;
@@ -50,7 +53,7 @@ struct mc_gnode {
     int nparams, param[MC_OP_PARAMS], use[MC_OP_PARAMS];
     int nsaved;
     int64_t saved[MC_OP_SAVED]; /* elements */
-    double attr[8];
+    double attr[MC_OP_ATTRS];
     uint64_t key;
     int is_result;              /* of its function: kept under block recomputation */
     int one_row;                /* INFER: works on the last row alone */
@@ -91,9 +94,9 @@ struct mc_step {
     struct mc_node n;
 };
 struct mc_table {
-    double theta;
-    int64_t d;
-    size_t offset; /* elements: cos, then sin, [bound.t, d/2] each */
+    double attr[MC_OP_ATTRS]; /* of the first rope that asked, less what tables do not depend on */
+    int64_t half;
+    size_t offset; /* elements: cos, then sin, [bound.t, half] each */
 };
 struct mc_graph_opt { /* for tests: what changes speed and memory but may not change numbers */
     int no_fuse, no_inplace;
@@ -114,6 +117,9 @@ struct mc_graph {
     int64_t flat, extra, kv_elems, table_elems;
     struct mc_table table[MC_MAX_TABLES];
     int ntables;
+    int documents;        /* some node reads cx->start */
+    size_t starts_offset; /* bytes from `tables`: int32 starts. TRAIN, EVAL [b, t]; INFER [t + 1]:
+                             of position p, known once the tokens before p are */
     int in_value, out_value; /* stage boundary or tokens; stream, logits or loss's logits */
 
     struct mc_step *step;
@@ -164,8 +170,15 @@ void mc_graph_resolve(struct mc_graph *g, int slot);
 mc_status mc_op_check_attrs(const struct mc_op *op, const struct mc_call *c, struct mc_err *err);
 extern const struct mc_op *const mc_ops_embed[],
     *const mc_ops_linear[], *const mc_ops_norm[], *const mc_ops_attn[],
-                                                      *const mc_ops_act[], *const mc_ops_misc[],
-                                                                               *const mc_ops_loss[];
+                                                      *const mc_ops_rope[],
+                                                          *const mc_ops_act[],
+                                                              *const mc_ops_misc[],
+                                                                  *const mc_ops_loss[];
+/* A value's columns as heads of width d, whole ones on each rank; `what` names it in refusals. */
+mc_status mc_op_heads(const struct mc_op_infer *io, int in, int64_t d, const char *what,
+                      int64_t *heads, struct mc_err *err);
+double mc_rope_frequency(const double *attr, int64_t pair);
+double mc_rope_amplitude(const double *attr);
 int64_t mc_op_local_cols(const struct mc_op_infer *io, const struct mc_value_info *v);
 int64_t mc_op_local_rows(const struct mc_op_infer *io, const struct mc_value_info *v);
 void mc_op_want_whole(struct mc_value_info *v); /* partial sums must be summed first */

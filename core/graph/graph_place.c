@@ -258,7 +258,11 @@ static void count_memory(struct mc_graph *g)
     m->grads = train ? mc_align_up((size_t)g->flat * g->grad_elem, MC_ALIGN) : 0;
     m->extra_grads = train ? mc_align_up((size_t)g->extra * g->grad_elem, MC_ALIGN) : 0;
     m->slots = m->slot * (size_t)(train ? g->cfg.slots : 1);
-    m->tables = mc_align_up((size_t)g->table_elems * g->elem, MC_ALIGN);
+    g->starts_offset = mc_align_up((size_t)g->table_elems * g->elem, MC_ALIGN);
+    m->tables = g->starts_offset;
+    if (g->documents)
+        m->tables +=
+            mc_align_up((size_t)(g->cfg.bound.b * g->cfg.bound.t + 1) * sizeof(int32_t), MC_ALIGN);
     m->kv = mc_align_up((size_t)g->kv_elems * g->elem, MC_ALIGN);
     m->total = m->params + m->grads + m->extra_grads + m->slots + m->temp + m->tables + m->kv;
 }

@@ -20,7 +20,7 @@
 #include "../recipe/recipe.h"
 #include "../tensor/tensor.h"
 
-enum { MC_OP_IN = 4, MC_OP_OUT = 4, MC_OP_PARAMS = 8, MC_OP_SAVED = 4 };
+enum { MC_OP_IN = 4, MC_OP_OUT = 4, MC_OP_PARAMS = 8, MC_OP_SAVED = 4, MC_OP_ATTRS = 16 };
 
 enum mc_param_class {
     MC_PARAM_MATRIX,
@@ -75,7 +75,7 @@ struct mc_op_infer {
     int nsaved;
     int64_t saved_elems[MC_OP_SAVED]; /* elements of `real` kept for backward (lse, rstd ...), at
                                          bound, on this rank */
-    double attr[8];                   /* numbers the verbs will want (node->attr) */
+    double attr[MC_OP_ATTRS];         /* numbers the verbs will want (node->attr) */
 };
 
 struct mc_node; /* graph_int.h: views in/out/d_in/d_out, params, grads, saved, scratch, attr, extent
@@ -86,6 +86,8 @@ struct mc_op_ctx { /* what a verb is given beside its node */
     struct mc_extent e;              /* actual */
     const int32_t *tokens, *targets; /* [rows] */
     const int64_t *logical_row;      /* [rows] global sample * seq + position: keys dropout */
+    const int32_t *start; /* [rows] position at which the row's document begins; NULL when
+                             no node asks */
     uint64_t seed;
     int64_t step;
     double loss_scale; /* 1/N */
@@ -103,9 +105,10 @@ enum mc_op_flag {
     MC_OPF_DSHARE =
         16,           /* d(every input) *is* d(output 0): no verb runs, no buffer is taken (add) */
     MC_OPF_DACC = 32, /* backward_input can add to d_in[0] (node->acc) */
-    MC_OPF_RANDOM = 64,   /* draws bits keyed by its full name: needs a name; off outside TRAIN */
-    MC_OPF_TABLE = 128,   /* wants cos/sin tables of (attr[0] theta, attr[1] head_dim) */
-    MC_OPF_INTERNAL = 256 /* made by the graph only; a recipe that calls it is refused */
+    MC_OPF_RANDOM = 64,    /* draws bits keyed by its full name: needs a name; off outside TRAIN */
+    MC_OPF_TABLE = 128,    /* wants cos/sin tables of its attr (op_rope.c) */
+    MC_OPF_INTERNAL = 256, /* made by the graph only; a recipe that calls it is refused */
+    MC_OPF_DOCUMENTS = 512 /* reads cx->start where attr[MC_ATTR_DOCUMENTS] is not 0 */
 };
 struct mc_op {
     const char *name; /* "rmsnorm" */
@@ -126,10 +129,10 @@ struct mc_op {
                       struct mc_extent bound, int threads); /* bytes; NULL: 0 */
     double (*flops)(const struct mc_node *n,
                     struct mc_extent e); /* forward multiply-adds x 2; NULL: 0 */
-    const char *attrs[8]; /* attribute names it knows, NULL-ended: others are an error with the
-                             nearest name */
-    int deterministic;    /* 1 */
-    int variant;          /* told to infer: several rows may share their functions (activations) */
+    const char *attrs[MC_OP_ATTRS]; /* attribute names it knows, NULL-ended: others are an error
+                                       with the nearest name */
+    int deterministic;              /* 1 */
+    int variant; /* told to infer: several rows may share their functions (activations) */
 };
 const struct mc_op *mc_op_find(const char *name); /* NULL: no such row */
 const struct mc_op *const *mc_op_all(int *n);

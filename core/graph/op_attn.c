@@ -1,86 +1,51 @@
-/* op_attn.c - rotary positions and attention.
+/* op_attn.c - attention, and what a query may see.
  *
- * rope       x (M, H*D) -> y: pairs (i, i + D/2) of each head turned by position * theta^(-2i/D)
- * attention  q (M, H*D), k v (M, KV*D) -> o (M, H*D): softmax(scale q k^T) v, causal; query head h
- *            reads key head h / (H / KV). Saved: lse (B, H, T). Never stores T x T.
- * In an INFER graph attention keeps its keys and values in a cache, [bound.t, KV*D] each, and reads
- * positions 0 .. pos0 + t - 1 from it. On a mesh heads lie over tp: q, k and v all in the same
- * state, so that a coordinate has whole heads and the key heads that its query heads read. */
+ * attention  q (M, H*D), k v (M, KV*D) -> o (M, H*D): softmax(scale q k^T) v; query head h reads
+ * key head h / (H / KV). Saved: lse (B, H, T). Never stores T x T. A query at position p sees
+ *   causal      0 .. p                      (else all of its sequence)
+ *   window w    of these p - w + 1 .. p: itself and the w - 1 before it
+ *   documents   of these its own document's: documents end after each token of id model.eos, and
+ *               with the sample
+ *   softcap c   all the same, by scores c tanh(score / c)
+ * Positions do not begin again with a document: rope's scores depend on the distance of two
+ * positions alone, so there it would change nothing; a table of learned positions stays by the
+ * sample.
+ *
+ * I1  In an INFER graph attention keeps its keys and values in a cache, [bound.t, KV*D] each, and
+ *     reads positions 0 .. pos0 + t - 1 from it.
+ * I2  On a mesh heads lie over tp: q, k and v all in the same state, so that a coordinate has whole
+ *     heads and the key heads that its query heads read.
+ * Memory: none. Threads: the one that runs the graph; kernels use the pool. */
 #include <math.h>
 #include "graph_int.h"
 
-enum { THETA = 0, ROPE_D = 1 };               /* rope: as MC_OPF_TABLE says */
-enum { HEAD_DIM = 0, SCALE = 1, CAUSAL = 2 }; /* attention */
-
-/* -- rope ------------------------------------------------------------------------------------- */
-
-static mc_status heads_of(const struct mc_op_infer *io, int i, int64_t d, const char *what,
-                          int64_t *heads, struct mc_err *err)
-{
-    int64_t mine = mc_op_local_cols(io, &io->want[i]);
-    if (io->in[i].cols % d != 0)
-        return mc_err_set(err, MC_E_RECIPE, "%s has %lld columns, not whole heads of head_dim %lld",
-                          what, (long long)io->in[i].cols, (long long)d);
-    if (mine % d != 0)
-        return mc_err_set(err, MC_E_RECIPE, "%s has %lld heads, which tp = %d does not divide",
-                          what, (long long)(io->in[i].cols / d), io->axis_size[MC_AXIS_TP]);
-    *heads = io->in[i].cols / d;
-    return MC_OK;
-}
-
-static mc_status rope_infer(struct mc_op_infer *io, struct mc_err *err)
-{
-    int64_t d, heads;
-    double theta = mc_call_num(io->call, "theta", io->model->theta);
-    MC_TRY(mc_op_whole_number(io, "head_dim", (double)io->model->head_dim, 1, 65536, &d, err));
-    if (d % 2 != 0)
-        return mc_err_set(err, MC_E_RECIPE,
-                          "head_dim is %lld; rope turns pairs and needs an even one", (long long)d);
-    if (!(theta > 0))
-        return mc_err_set(err, MC_E_RECIPE, "theta is %g; it must be above 0", theta);
-    /* the position of each row must be known: rows of a sequence stay together */
-    mc_op_want_whole(&io->want[0]);
-    for (int a = 0; a < MC_NAXES; a++)
-        if (io->want[0].sharding.on[a].kind == MC_SHARD && io->want[0].sharding.on[a].dim == 0)
-            io->want[0].sharding.on[a] = (struct mc_place){.kind = MC_REPLICATE};
-    MC_TRY(heads_of(io, 0, d, "its input", &heads, err));
-    io->out[0] = io->want[0];
-    io->attr[THETA] = theta;
-    io->attr[ROPE_D] = (double)d;
-    io->nout = 1;
-    return MC_OK;
-}
-
-static void rope_run(const struct mc_node *n, const struct mc_op_ctx *cx, const struct mc_view *x,
-                     const struct mc_view *y, int inverse)
-{
-    int64_t d = (int64_t)n->attr[ROPE_D];
-    struct mc_rope r = {.b = cx->e.b,
-                        .t = cx->e.t,
-                        .heads = x->c / d,
-                        .d = d,
-                        .pos0 = cx->e.pos0,
-                        .cos = n->cos,
-                        .sin = n->sin,
-                        .x = x->p,
-                        .ldx = x->ld,
-                        .y = y->p,
-                        .ldy = y->ld,
-                        .inverse = inverse};
-    cx->kern->rope(cx->pool, &r);
-}
-
-static void rope_forward(const struct mc_node *n, const struct mc_op_ctx *cx)
-{
-    rope_run(n, cx, &n->in[0], &n->out[0], 0);
-}
-
-static void rope_backward(const struct mc_node *n, const struct mc_op_ctx *cx)
-{
-    rope_run(n, cx, &n->d_out[0], &n->d_in[0], 1);
-}
+enum { HEAD_DIM, SCALE, CAUSAL = MC_ATTR_CAUSAL, DOCUMENTS = MC_ATTR_DOCUMENTS, WINDOW, SOFTCAP };
 
 /* -- attention -------------------------------------------------------------------------------- */
+
+/* What a query sees beyond `causal`, from attributes. */
+static mc_status mask_infer(struct mc_op_infer *io, struct mc_err *err)
+{
+    int64_t window;
+    double cap = mc_call_num(io->call, "softcap", 0);
+    MC_TRY(mc_op_whole_number(io, "window", 0, 0, INT64_C(1) << 40, &window, err));
+    if (!(cap >= 0))
+        return mc_err_set(err, MC_E_RECIPE, "softcap is %g; it must be above 0, or 0 for none",
+                          cap);
+    io->attr[CAUSAL] = mc_call_num(io->call, "causal", 1) != 0;
+    io->attr[DOCUMENTS] = mc_call_num(io->call, "documents", 0) != 0;
+    io->attr[WINDOW] = (double)window;
+    io->attr[SOFTCAP] = cap;
+    if (io->attr[CAUSAL] == 0 && (window > 0 || io->attr[DOCUMENTS] != 0))
+        return mc_err_set(err, MC_E_RECIPE,
+                          "%s narrows what a causal attention sees; this one is not causal",
+                          window > 0 ? "window" : "documents");
+    if (io->attr[DOCUMENTS] != 0 && io->model->eos < 0)
+        return mc_err_set(err, MC_E_RECIPE,
+                          "documents end at the tokenizer's end-of-document token, whose id is "
+                          "not known here; give model.eos");
+    return MC_OK;
+}
 
 static mc_status attention_infer(struct mc_op_infer *io, struct mc_err *err)
 {
@@ -97,9 +62,9 @@ static mc_status attention_infer(struct mc_op_infer *io, struct mc_err *err)
         if (apart)
             io->want[i].sharding.on[MC_AXIS_TP] = (struct mc_place){.kind = MC_SHARD, .dim = 1};
     }
-    MC_TRY(heads_of(io, 0, d, "q", &h, err));
-    MC_TRY(heads_of(io, 1, d, "k", &kv, err));
-    MC_TRY(heads_of(io, 2, d, "v", &vh, err));
+    MC_TRY(mc_op_heads(io, 0, d, "q", &h, err));
+    MC_TRY(mc_op_heads(io, 1, d, "k", &kv, err));
+    MC_TRY(mc_op_heads(io, 2, d, "v", &vh, err));
     if (kv != vh)
         return mc_err_set(err, MC_E_RECIPE, "k has %lld heads, v has %lld; they must agree",
                           (long long)kv, (long long)vh);
@@ -113,9 +78,8 @@ static mc_status attention_infer(struct mc_op_infer *io, struct mc_err *err)
     io->saved_elems[0] = io->bound.b * io->bound.t * (mc_op_local_cols(io, &io->want[0]) / d);
     io->attr[HEAD_DIM] = (double)d;
     io->attr[SCALE] = scale;
-    io->attr[CAUSAL] = mc_call_num(io->call, "causal", 1) != 0;
     io->nout = io->nsaved = 1;
-    return MC_OK;
+    return mask_infer(io, err);
 }
 
 static struct mc_attn attn_args(const struct mc_node *n, const struct mc_op_ctx *cx)
@@ -137,7 +101,10 @@ static struct mc_attn attn_args(const struct mc_node *n, const struct mc_op_ctx 
                             .o = n->out[0].p,
                             .ldo = n->out[0].ld,
                             .lse = n->saved[0],
-                            .scratch = n->scratch};
+                            .scratch = n->scratch,
+                            .mask = {.window = (int64_t)n->attr[WINDOW],
+                                     .start = n->attr[DOCUMENTS] != 0 ? cx->start : NULL,
+                                     .cap = n->attr[SOFTCAP]}};
 }
 
 /* New rows of keys or values into their places in the cache: z = 1 x + 0 x. */
@@ -178,7 +145,8 @@ static void attention_forward(const struct mc_node *n, const struct mc_op_ctx *c
                                                              .ldc = n->ldc,
                                                              .o = a.o,
                                                              .ldo = a.ldo,
-                                                             .scratch = a.scratch});
+                                                             .scratch = a.scratch,
+                                                             .mask = a.mask});
 }
 
 static void attention_backward(const struct mc_node *n, const struct mc_op_ctx *cx)
@@ -204,30 +172,24 @@ static size_t attention_scratch(const struct mc_node *n, enum mc_verb verb,
     return k->attn_scratch(bound.b, bound.t, n->in[0].c / d, n->in[1].c / d, d, threads);
 }
 
-/* Two products of t x t x D a head, 2 operations a multiply-add; half of it when causal. */
+/* Two products of t x t x D a head, 2 operations a multiply-add; half of it when causal, of which a
+ * window w leaves w t - w^2 / 2. What documents hide is not known here, and counted. */
 static double attention_flops(const struct mc_node *n, struct mc_extent e)
 {
     double full = 4.0 * (double)e.b * (double)e.t * (double)e.t * (double)n->in[0].c;
+    double t = (double)e.t, w = n->attr[WINDOW];
+    if (w > 0 && w < t)
+        return full * (w * t - w * w / 2) / (t * t);
     return n->attr[CAUSAL] != 0 ? full / 2 : full;
 }
 
-static const struct mc_op rope_row = {
-    .name = "rope",
-    .doc = "turns pairs (i, i + D/2) of each head by position * theta^(-2i/D)",
-    .nin_min = 1,
-    .nin_max = 1,
-    .flags = MC_OPF_INPLACE | MC_OPF_DINPLACE | MC_OPF_TABLE,
-    .infer = rope_infer,
-    .forward = rope_forward,
-    .backward_input = rope_backward,
-    .attrs = {"theta", "head_dim"},
-    .deterministic = 1};
 static const struct mc_op attention_row = {
     .name = "attention",
-    .doc = "softmax(scale q k^T) v per head; k and v may have fewer heads",
+    .doc = "softmax(scale q k^T) v per head; k and v may have fewer heads; window, documents: sees "
+           "less",
     .nin_min = 3,
     .nin_max = 3,
-    .flags = MC_OPF_NEEDS_KV,
+    .flags = MC_OPF_NEEDS_KV | MC_OPF_DOCUMENTS,
     .keeps_in_for_input = 7,
     .keeps_out_for_input = 1,
     .infer = attention_infer,
@@ -235,6 +197,6 @@ static const struct mc_op attention_row = {
     .backward_input = attention_backward,
     .scratch = attention_scratch,
     .flops = attention_flops,
-    .attrs = {"causal", "head_dim", "scale"},
+    .attrs = {"causal", "head_dim", "scale", "window", "documents", "softcap"},
     .deterministic = 1};
-const struct mc_op *const mc_ops_attn[] = {&rope_row, &attention_row, NULL};
+const struct mc_op *const mc_ops_attn[] = {&attention_row, NULL};

@@ -1,14 +1,25 @@
 /* op_loss.c - cross entropy of logits against the microbatch's targets; the graph appends it.
  *
  * Per row: loss = lse(logits) - logits[target]; rows with target < 0 are masked: loss 0, gradient
- * 0. Token losses are in the run's precision; their sum is fp64, in a fixed order, added to the
- * caller's sum. logits (M, V). Saved: lse (M). I1  backward writes dlogits over the logits
- * themselves, so V-wide memory exists once. I2  Rows must hold all V columns here. */
+ * 0. A TRAIN graph adds what the model asks for, and its loss is the sum that is optimised:
+ *   label_smoothing e   (1 - e) (lse - x_target) + e (lse - mean x), over the vocabulary
+ *                       (Szegedy et al. 2016)
+ *   z_loss z            + z lse^2 (PaLM, Chowdhery et al. 2022)
+ * An EVAL graph reports the plain token loss always, so that it compares between recipes. Token
+ * losses are in the run's precision; their sum is fp64, in a fixed order, added to the caller's
+ * sum. logits (M, V). Saved: lse (M). I1  backward writes dlogits over the logits themselves, so
+ * V-wide memory exists once. I2  Rows must hold all V columns here. I3  Logits beyond model.vocab
+ * are padding: outside the sum, with gradient 0. */
 #include "graph_int.h"
+
+enum { VOCAB, SMOOTHING, Z };
 
 static mc_status xent_infer(struct mc_op_infer *io, struct mc_err *err)
 {
     (void)err;
+    io->attr[VOCAB] = (double)io->model->vocab;
+    io->attr[SMOOTHING] = io->model->label_smoothing;
+    io->attr[Z] = io->model->z_loss;
     io->want[0].sharding = (struct mc_sharding){0}; /* I2 */
     io->saved_elems[0] = io->bound.b * io->bound.t;
     io->nsaved = 1;
@@ -17,8 +28,12 @@ static mc_status xent_infer(struct mc_op_infer *io, struct mc_err *err)
 
 static struct mc_xent xent_args(const struct mc_node *n, const struct mc_op_ctx *cx)
 {
+    int64_t vocab = (int64_t)n->attr[VOCAB];
     return (struct mc_xent){.m = mc_op_rows(cx),
-                            .v = n->in[0].c,
+                            .v = vocab, /* I3 */
+                            .pad = n->in[0].c - vocab,
+                            .smoothing = cx->train ? n->attr[SMOOTHING] : 0,
+                            .z = cx->train ? n->attr[Z] : 0,
                             .targets = cx->targets,
                             .logits = n->in[0].p,
                             .ld = n->in[0].ld,

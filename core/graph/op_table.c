@@ -17,7 +17,7 @@ static pthread_once_t g_once = PTHREAD_ONCE_INIT;
 static void join_families(void)
 {
     const struct mc_op *const *families[] = {mc_ops_embed, mc_ops_linear, mc_ops_norm, mc_ops_attn,
-                                             mc_ops_act,   mc_ops_misc,   mc_ops_loss};
+                                             mc_ops_rope,  mc_ops_act,    mc_ops_misc, mc_ops_loss};
     for (size_t f = 0; f < sizeof families / sizeof families[0]; f++)
         for (const struct mc_op *const *op = families[f]; *op; op++) {
             for (int i = 0; i < g_nall; i++)
@@ -69,13 +69,17 @@ const char *mc_call_str(const struct mc_call *c, const char *key, const char *df
 /* The few attributes that are words; all others are numbers or booleans. */
 static int is_word(const char *key)
 {
-    return strcmp(key, "shard") == 0 || strcmp(key, "tied") == 0;
+    static const char *const words[] = {"shard", "tied", "layout", "scaling"};
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        if (strcmp(key, words[i]) == 0)
+            return 1;
+    return 0;
 }
 
 mc_status mc_op_check_attrs(const struct mc_op *op, const struct mc_call *c, struct mc_err *err)
 {
     int n = 0;
-    while (n < 8 && op->attrs[n])
+    while (n < MC_OP_ATTRS && op->attrs[n])
         n++;
     for (int i = 0; i < c->nattrs; i++) {
         const struct mc_attr *a = &c->attr[i];
@@ -131,6 +135,20 @@ int64_t mc_op_local_cols(const struct mc_op_infer *io, const struct mc_value_inf
 int64_t mc_op_local_rows(const struct mc_op_infer *io, const struct mc_value_info *v)
 {
     return local(io, v, 0, io->bound.b * io->bound.t);
+}
+
+mc_status mc_op_heads(const struct mc_op_infer *io, int in, int64_t d, const char *what,
+                      int64_t *heads, struct mc_err *err)
+{
+    int64_t mine = mc_op_local_cols(io, &io->want[in]);
+    if (io->in[in].cols % d != 0)
+        return mc_err_set(err, MC_E_RECIPE, "%s has %lld columns, not whole heads of head_dim %lld",
+                          what, (long long)io->in[in].cols, (long long)d);
+    if (mine % d != 0)
+        return mc_err_set(err, MC_E_RECIPE, "%s has %lld heads, which tp = %d does not divide",
+                          what, (long long)(io->in[in].cols / d), io->axis_size[MC_AXIS_TP]);
+    *heads = io->in[in].cols / d;
+    return MC_OK;
 }
 
 void mc_op_want_whole(struct mc_value_info *v)

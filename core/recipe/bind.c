@@ -509,6 +509,8 @@ static void derive_model(struct mc_binder *b)
             missing(b, "model.vocab", "model",
                     "only the tokenizer \"bytes\" has a known vocabulary here");
     }
+    if (!given(b, "model.eos")) /* of the bytes: after the 256 */
+        m->eos = strcmp(r->data.tokenizer, "bytes") == 0 && r->data.declared_vocab == 0 ? 256 : -1;
 }
 
 /* runs/NAME from "dir/NAME.lua" */

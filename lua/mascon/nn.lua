@@ -64,6 +64,11 @@ local checks = {
     whole = function(v) return type(v) == "number" and v >= 1 and v == math.floor(v), "a whole number from 1" end,
     text = function(v) return type(v) == "string" and #v < 64, "a short text" end,
     shard = function(v) return v == "column" or v == "row", '"column" or "row"' end,
+    layout = function(v) return v == "half" or v == "interleaved", '"half" or "interleaved"' end,
+    scaling = function(v)
+        return v == "none" or v == "linear" or v == "llama3" or v == "yarn", '"none", "linear", "llama3" or "yarn"'
+    end,
+    count = function(v) return type(v) == "number" and v >= 0 and v == math.floor(v) and v < 2 ^ 40, "a whole number from 0" end,
 }
 local function options(op, given, known)
     local out = {}
@@ -127,41 +132,71 @@ function nn.linear(name, x, out, opt)
     return emit("linear", name, { x }, a, out)
 end
 
-local function norm(op)
+local function norm(op, known)
     nn[op] = function(name, x, opt)
         begin(op)
         check_name(op, name)
         value(op, x, "x")
-        local a = options(op, opt, { eps = "nonneg" })
+        local a = options(op, opt, known)
+        if a.head_dim and x.width and x.width % a.head_dim ~= 0 then
+            fail(("nn.%s: the width %d is no multiple of head_dim %d"):format(op, x.width, a.head_dim))
+        end
         if a.eps == nil then a.eps = trace.c.eps end
         return emit(op, name, { x }, a, x.width)
     end
 end
-norm "rmsnorm"   -- x / sqrt(mean(x^2) + eps) * w
-norm "layernorm" -- (x - mean) / sqrt(var + eps) * w + b
+-- x / sqrt(mean(x^2) + eps) * w. head_dim: each head of x apart, one w for all. unit_offset: * (1 + w), w from 0.
+norm("rmsnorm", { eps = "nonneg", head_dim = "whole", unit_offset = "bool" })
+norm("layernorm", { eps = "nonneg" }) -- (x - mean) / sqrt(var + eps) * w + b
 
 -- ---- Ops without parameters ----
 
--- Rotates the pairs of each head by position. Two values in, two out.
+-- Rotates the pairs of each head by position. Two values in, two out. rotary_dim: only the first columns of a head.
+-- Scaling (formulas: core/graph/op_rope.c) is the model's, rope_scaling, rope_factor, rope_original, unless said here.
 function nn.rope(q, k, opt)
     begin "rope"
     value("rope", q, "q")
     value("rope", k, "k")
-    local a = options("rope", opt, { theta = "positive", head_dim = "whole" })
-    local function attrs() return { theta = a.theta or trace.c.theta, head_dim = a.head_dim or trace.c.head_dim } end
-    if attrs().head_dim % 2 ~= 0 then fail(("nn.rope: head_dim %d is odd; rope rotates pairs"):format(attrs().head_dim)) end
+    local a = options("rope", opt, { theta = "positive", head_dim = "whole", rotary_dim = "whole", layout = "layout",
+        scaling = "scaling", factor = "positive", original_max = "whole", low_freq_factor = "positive",
+        high_freq_factor = "positive", beta_fast = "positive", beta_slow = "positive", attention_factor = "positive" })
+    local c = trace.c
+    a.theta, a.head_dim, a.scaling = a.theta or c.theta, a.head_dim or c.head_dim, a.scaling or c.rope_scaling
+    if a.scaling == "none" then
+        a.scaling = nil
+    else
+        a.factor = a.factor or c.rope_factor
+        if a.scaling ~= "linear" and not a.original_max then
+            if c.rope_original < 1 then fail(('nn.rope: scaling "%s" needs original_max, or model.rope_original'):format(a.scaling)) end
+            a.original_max = c.rope_original
+        end
+    end
+    local turned, which = a.rotary_dim or a.head_dim, a.rotary_dim and "rotary_dim" or "head_dim"
+    if turned % 2 ~= 0 then fail(("nn.rope: %s %d is odd; rope rotates pairs"):format(which, turned)) end
+    if turned > a.head_dim then fail(("nn.rope: rotary_dim %d is more than head_dim %d"):format(turned, a.head_dim)) end
+    local function attrs()
+        local t = {}
+        for key, v in pairs(a) do t[key] = v end
+        return t
+    end
     local rq = emit("rope", "", { q }, attrs(), q.width)
     return rq, emit("rope", "", { k }, attrs(), k.width)
 end
 
--- Causal attention; the numbers of heads follow from the widths. scale: 1 / sqrt(head_dim) when not given.
+-- Causal attention; the numbers of heads follow from the widths. scale: 1 / sqrt(head_dim) when not given. softcap: scores
+-- become softcap * tanh(score / softcap). window, documents: what is seen; the model's own unless said here (0, false: all).
 function nn.attention(q, k, v, opt)
     begin "attention"
     value("attention", q, "q")
     value("attention", k, "k")
     value("attention", v, "v")
-    local a = options("attention", opt, { causal = "bool", head_dim = "whole", scale = "positive" })
+    local a = options("attention", opt, { causal = "bool", head_dim = "whole", scale = "positive", softcap = "positive",
+        window = "count", documents = "bool" })
     if a.causal == nil then a.causal = true end
+    if a.window == nil and a.causal then a.window = trace.c.window end
+    if a.documents == nil and a.causal then a.documents = trace.c.documents end
+    if a.window == 0 then a.window = nil end
+    if not a.documents then a.documents = nil end
     a.head_dim = a.head_dim or trace.c.head_dim
     same_width("attention", k, v)
     for what, x in pairs { q = q, k = k } do
@@ -190,14 +225,26 @@ local function unary(op)
 end
 unary "silu"
 unary "relu"
+unary "relu_squared" -- max(x, 0)^2
 
--- silu(gate) * up
-function nn.swiglu(gate, up)
-    begin "swiglu"
-    value("swiglu", gate, "gate")
-    value("swiglu", up, "up")
-    return emit("swiglu", "", { gate, up }, {}, same_width("swiglu", gate, up))
+-- cap * tanh(x / cap)
+function nn.softcap(x, cap)
+    begin "softcap"
+    value("softcap", x, "x")
+    if not checks.positive(cap) then fail(("nn.softcap: the cap must be a number above 0, not %s"):format(kind_of(cap))) end
+    return emit("softcap", "", { x }, { cap = cap }, x.width)
 end
+
+local function gated(op, known)
+    nn[op] = function(gate, up, opt)
+        begin(op)
+        value(op, gate, "gate")
+        value(op, up, "up")
+        return emit(op, "", { gate, up }, options(op, opt, known), same_width(op, gate, up))
+    end
+end
+gated("swiglu", {})               -- silu(gate) * up
+gated("geglu", { erf = "bool" })  -- gelu(gate) * up
 
 function nn.add(a, b)
     begin "add"

@@ -102,6 +102,7 @@ MAYBE struct model *model_new(const struct sizes *s)
     c->theta = 10000;
     c->eps = 1e-5;
     c->init_std = 0.02;
+    c->eos = -1;
     m->r.seed = 1234;
     m->r.precision = MC_F64;
     return m;

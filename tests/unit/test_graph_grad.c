@@ -5,7 +5,7 @@
  * h^2, cancellation ~ 1e-16 / h, so 1e-7 (of the largest gradient of the tensor, or 1e-2 of the
  * largest of all) is a test of the formulas alone. Shapes: T 1, 7, 129; heads 1, 3; head sizes 5
  * (without rope), 6; vocabulary 257; a model of every op. */
-#include "graph_help.h"
+#include "graph_modern.h"
 
 enum { MAX_ROWS = 512, SAMPLES = 6 };
 
@@ -153,6 +153,19 @@ static void gradients_of_every_op_and_of_values_used_often(void **st)
     mc_free(m);
 }
 
+static void gradients_of_modern_models(void **st)
+{
+    static const struct mc_graph_opt opts[] = {{0, 0}, {1, 0}, {0, 1}};
+    struct model *m = modern(11);
+    (void)st;
+    for (int i = 0; i < 3; i++)
+        check_model(m, 3, 11, &opts[i]);
+    m->r.parallel.recompute = MC_RECOMPUTE_BLOCK;
+    check_model(m, 2, 7, NULL);
+    check_model(m, 1, 1, NULL);
+    mc_free(m);
+}
+
 static void all_targets_masked_gives_zero_loss_and_gradients(void **st)
 {
     static struct batch x;
@@ -180,8 +193,10 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gpt2_gradients_at_odd_sizes),
-        cmocka_unit_test(llama_gradients_at_odd_sizes), cmocka_unit_test(gradients_with_dropout),
+        cmocka_unit_test(llama_gradients_at_odd_sizes),
+        cmocka_unit_test(gradients_with_dropout),
         cmocka_unit_test(gradients_of_every_op_and_of_values_used_often),
+        cmocka_unit_test(gradients_of_modern_models),
         cmocka_unit_test(all_targets_masked_gives_zero_loss_and_gradients)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -4,7 +4,7 @@
  * EVAL gives no logits, so the reference is read out of its loss: with one unmasked target at
  * position p and token y, loss = -log softmax(logits_p)[y]; done for every y it gives the log
  * probabilities of the row, which must be those of INFER's logits. */
-#include "graph_help.h"
+#include "graph_modern.h"
 #include "../../core/base/rng.h"
 
 enum { T = 11, V = 29 };
@@ -41,20 +41,21 @@ static double row_differs(const struct rig *r, const void *logits, const double 
 static void infer_equals_eval_at_every_position(void **st)
 {
     (void)st;
-    for (int i = 0; i < 5; i++) {
-        struct model *m = i & 1 ? llama(&small) : gpt2(&small, 0.3);
+    for (int i = 0; i < 7; i++) {
+        struct model *m = i > 4 ? modern(T) : i & 1 ? llama(&small) : gpt2(&small, 0.3);
         if (i == 4) { /* the head sees one row, and must know which */
             m->head.n = 0;
             call(&m->head, "positions", "pos2", 1, 0, 0, 0);
             linear(&m->head, "own", 1, V, "none", 0);
             seal(m);
         }
-        m->r.precision = i & 2 ? MC_F64 : MC_F32;
+        m->r.precision = i & 2 ? MC_F64 : MC_F32; /* 5: fp32, 6: fp64 */
         struct rig e = rig_open(m, MC_GRAPH_EVAL, 1, T, 2, 1, NULL);
         struct rig f = rig_open(m, MC_GRAPH_INFER, 1, T, 2, 1, NULL);
         int32_t tokens[T], targets[T];
         double logp[T][V], worst = 0, tol = i & 2 ? 1e-12 : 1e-5;
         formula_batch(4, T, V, tokens, targets);
+        tokens[2] = tokens[3] = tokens[7] = MODERN_EOS; /* documents of 3, 1, 4 and 3 tokens */
         formula_weights(&e);
         formula_weights(&f);
         for (int p = 0; p < T; p++)

@@ -5,19 +5,22 @@
  * every element that the step writes, and at each read demands that all elements still bear the
  * piece's number. The poisoned run fills, before each step, every element of temp that no later
  * step reads with NaN. */
-#include "graph_help.h"
+#include "graph_modern.h"
 
 enum { MAX_ROWS = 64, B = 2, T = 7 };
 static const struct sizes small = {3, 18, 3, 1, 6, 22, 31, T};
 
 /* -- Models in all their variants ------------------------------------------------------------- */
 
-enum { VARIANTS = 10 };
+enum { VARIANTS = 12 };
 static struct model *variant(int i)
 {
-    struct model *m = i >= 8 ? odd_model() : i & 1 ? llama(&small) : gpt2(&small, i & 4 ? 0.2 : 0);
+    struct model *m = i >= 10  ? modern(11)
+                      : i >= 8 ? odd_model()
+                      : i & 1  ? llama(&small)
+                               : gpt2(&small, i & 4 ? 0.2 : 0);
     m->r.parallel.recompute = i & 2 ? MC_RECOMPUTE_BLOCK : MC_RECOMPUTE_NONE;
-    if (i == 9)
+    if (i == 9 || i == 11)
         m->r.parallel.recompute = MC_RECOMPUTE_BLOCK;
     if ((i & 6) == 4) {
         m->r.parallel.recompute = MC_RECOMPUTE_OPS;
