@@ -1,26 +1,82 @@
 /* cmd_data.c - `mascon data pack|inspect|verify`: packed token files (.bin/.idx). Floor 8 (cli). */
 #include "cli.h"
+#include "../base/pool.h"
 #include "../data/data.h"
+#include "../data/tokenizer.h"
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
 static const char about[] =
-    "  pack     INPUT... --out PREFIX   texts (files; each one document, as bytes, closed by EOS) "
-    "to\n"
-    "                                   PREFIX.bin, PREFIX.idx and the sidecar PREFIX.json\n"
+    "  pack     INPUT... --out PREFIX   texts (a file is one document), JSONL (a line is one), "
+    "alone\n"
+    "                                   or in folders, as they are or as .gz or .zst: to "
+    "PREFIX.bin,\n"
+    "                                   PREFIX.idx and the sidecar PREFIX.json. Killed: run it "
+    "again\n"
     "  inspect  PATH                    documents, tokens, type of a packed file or a text\n"
     "  verify   PATH [--vocab N]        structure and hashes of every byte; exit code 4 when "
     "damaged\n";
 
 enum { MAX_INPUTS = 4096 };
 struct options {
-    const char *out;
+    const char *out, *key, *format, *tokenizer;
     int no_eos, json;
-    int64_t vocab;
+    int64_t vocab, workers;
     const char *pos[MAX_INPUTS + 1];
     int npos;
 };
+
+static void tell_pack(const struct options *o, const struct mc_pack_stats *s)
+{
+    if (o->json) {
+        struct mc_json j;
+        char hex[32];
+        snprintf(hex, sizeof hex, "%016llx", (unsigned long long)s->hash);
+        mc_json_init_grow(&j);
+        mc_json_open(&j, NULL, '{');
+        mc_json_str(&j, "prefix", o->out);
+        mc_json_i64(&j, "documents", s->documents);
+        mc_json_i64(&j, "tokens", s->tokens);
+        mc_json_i64(&j, "bytes_in", s->bytes_in);
+        mc_json_i64(&j, "text_bytes", s->text_bytes);
+        mc_json_str(&j, "hash", hex);
+        mc_json_close(&j, '}');
+        mc_say_json(&j);
+        return;
+    }
+    char d[32], t[32];
+    mc_say_count(s->documents, d);
+    mc_say_count(s->tokens, t);
+    printf("%s.bin, %s.idx: %s documents, %s tokens", o->out, o->out, d, t);
+    if (s->tokens > 0)
+        printf(", %.2f bytes of text a token", (double)s->text_bytes / (double)s->tokens);
+    printf("\n");
+}
+
+static mc_status pack_format(const char *word, enum mc_pack_format *f, struct mc_err *err)
+{
+    static const char *const words[] = {"auto", "text", "jsonl"};
+    *f = MC_PACK_AUTO;
+    for (int i = 0; word && i < 3; i++)
+        if (!strcmp(word, words[i])) {
+            *f = (enum mc_pack_format)i;
+            return MC_OK;
+        }
+    return word
+               ? mc_err_set(err, MC_E_USAGE, "--format is auto, text or jsonl, not \"%.60s\"", word)
+               : MC_OK;
+}
+
+/* "a/b/gpt2/tokenizer.json" -> "gpt2/tokenizer.json", for the sidecar. */
+static void short_name(const char *path, char dst[MC_WORD])
+{
+    const char *at = path + strlen(path);
+    for (int slashes = 0; at > path; at--)
+        if (at[-1] == '/' && ++slashes == 2)
+            break;
+    snprintf(dst, MC_WORD, "%s", at);
+}
 
 static mc_status pack(const struct options *o, struct mc_err *err)
 {
@@ -30,28 +86,25 @@ static mc_status pack(const struct options *o, struct mc_err *err)
                               .ninputs = o->npos - 1,
                               .out_prefix = o->out,
                               .append_eos = !o->no_eos,
+                              .key = o->key,
+                              .workers = o->workers ? (int)o->workers : mc_pool_default_threads(1),
                               .progress = !o->json && isatty(STDERR_FILENO)};
+    struct mc_tokenizer *t = NULL;
+    struct mc_pack_encoder enc;
     struct mc_pack_stats s;
-    MC_TRY(mc_data_pack(&cfg, &s, err));
-    if (o->json) {
-        struct mc_json j;
-        char hex[32];
-        snprintf(hex, sizeof hex, "%016llx", (unsigned long long)s.hash);
-        mc_json_init_grow(&j);
-        mc_json_open(&j, NULL, '{');
-        mc_json_str(&j, "prefix", o->out);
-        mc_json_i64(&j, "documents", s.documents);
-        mc_json_i64(&j, "tokens", s.tokens);
-        mc_json_i64(&j, "bytes_in", s.bytes_in);
-        mc_json_str(&j, "hash", hex);
-        mc_json_close(&j, '}');
-        mc_say_json(&j);
-    } else {
-        char d[32], t[32];
-        mc_say_count(s.documents, d);
-        mc_say_count(s.tokens, t);
-        printf("%s.bin, %s.idx: %s documents, %s tokens\n", o->out, o->out, d, t);
+    char name[MC_WORD];
+    mc_status st;
+    MC_TRY(pack_format(o->format, &cfg.format, err));
+    if (o->tokenizer) {
+        MC_TRY(mc_tokenizer_open(o->tokenizer, &t, err));
+        short_name(o->tokenizer, name);
+        mc_pack_tokenizer(t, name, &enc);
+        cfg.encoder = &enc;
     }
+    st = mc_data_pack(&cfg, &s, err);
+    mc_tokenizer_close(t);
+    MC_TRY(st);
+    tell_pack(o, &s);
     return MC_OK;
 }
 
@@ -78,18 +131,27 @@ int mc_cmd_data(int argc, char **argv)
     static struct options o;
     const struct mc_arg arg[] = {
         {"--out", "PREFIX", "pack: where to write", MC_ARG_STR, &o.out, 0, 0},
+        {"--tokenizer", "T", "pack: bytes (default) or a tokenizer.json", MC_ARG_STR, &o.tokenizer,
+         0, 0},
+        {"--key", "K", "pack: member of a JSONL line that is the text (default: text)", MC_ARG_STR,
+         &o.key, 0, 0},
+        {"--format", "F", "pack: text or jsonl whatever the names say (default: auto)", MC_ARG_STR,
+         &o.format, 0, 0},
+        {"--workers", "N", "pack: threads (default: the cores); the output is the same for any N",
+         MC_ARG_I64, &o.workers, 1, 1024},
         {"--no-eos", NULL, "pack: no EOS after a document", MC_ARG_FLAG, &o.no_eos, 0, 0},
         {"--vocab", "N", "verify: ids must be below N", MC_ARG_I64, &o.vocab, 1, 1 << 24},
         {"--json", NULL, "answer in JSON", MC_ARG_FLAG, &o.json, 0, 0},
     };
-    struct mc_args a = {.usage = "mascon data pack INPUT... --out PREFIX | inspect PATH | verify "
-                                 "PATH [--vocab N]",
-                        .about = about,
-                        .arg = arg,
-                        .nargs = sizeof arg / sizeof *arg,
-                        .pos = o.pos,
-                        .min_pos = 2,
-                        .max_pos = MAX_INPUTS + 1};
+    struct mc_args a = {
+        .usage = "mascon data pack INPUT... --out PREFIX [--tokenizer T] | inspect PATH | verify "
+                 "PATH [--vocab N]",
+        .about = about,
+        .arg = arg,
+        .nargs = sizeof arg / sizeof *arg,
+        .pos = o.pos,
+        .min_pos = 2,
+        .max_pos = MAX_INPUTS + 1};
     int rc = mc_args_parse(&a, argc, argv);
     if (rc != MC_ARGS_GO)
         return rc;

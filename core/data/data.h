@@ -84,19 +84,47 @@ mc_status mc_indexed_read(const struct mc_indexed *x, int64_t first_token, int64
                           struct mc_err *err); /* stream positions */
 mc_status mc_indexed_sequence(const struct mc_indexed *x, int64_t i, int64_t *byte_offset,
                               int64_t *len, struct mc_err *err);
+/* ---- pack.c: texts to .bin/.idx ---- */
+struct mc_pack_ids { /* v: mc_grow'n */
+    int32_t *v;
+    int64_t n, cap;
+};
+struct mc_pack_encoder { /* from text to ids; "bytes" where none is given */
+    const char *name;    /* "tokenizer" of the sidecar */
+    uint64_t hash;       /* of the tokenizer, for the sidecar; 0: not written */
+    int64_t vocab;       /* ids are below it; up to 65,536: .bin is u16, else i32 */
+    int32_t eos;         /* -1: has none */
+    int cuttable;        /* a text may be encoded piece by piece, cut anywhere */
+    const void *ctx;
+    /* One state a thread; both NULL: none is needed. */
+    mc_status (*open)(const void *ctx, void **state, struct mc_err *err);
+    void (*close)(void *state);
+    /* Appends the ids of text[0, n). */
+    mc_status (*encode)(void *state, const char *text, size_t n, struct mc_pack_ids *out,
+                        struct mc_err *err);
+};
+struct mc_tokenizer;
+/* `name` (short of MC_WORD bytes) and the tokenizer are borrowed. */
+void mc_pack_tokenizer(const struct mc_tokenizer *t, const char *name, struct mc_pack_encoder *e);
+enum mc_pack_format { MC_PACK_AUTO, MC_PACK_TEXT, MC_PACK_JSONL }; /* AUTO: by the file's name */
 struct mc_pack_cfg {
-    const char *const *inputs;
+    const char *const *inputs; /* files and folders */
     int ninputs;
     const char *out_prefix;
     int append_eos;
-    int progress;
+    int progress; /* a line on stderr */
+    enum mc_pack_format format;
+    const char *key;                       /* of a JSONL line's text; NULL: "text" */
+    int workers;                           /* threads; 0: one. The output does not depend on it */
+    const struct mc_pack_encoder *encoder; /* NULL: bytes */
 };
 struct mc_pack_stats {
-    int64_t documents, tokens, bytes_in;
+    int64_t documents, tokens, bytes_in; /* bytes_in: of the files, packed as they are */
+    int64_t text_bytes;                  /* of the documents */
     uint64_t hash;
 };
-/* Bytes tokenizer: each file one document. Writes prefix.bin, prefix.idx, then the sidecar
- * prefix.json (hashes, counts). */
+/* A text file is one document, a line of JSONL is one; .gz and .zst are unpacked. Writes
+ * prefix.bin, prefix.idx, then the sidecar prefix.json (hashes, counts). */
 mc_status mc_data_pack(const struct mc_pack_cfg *cfg, struct mc_pack_stats *stats,
                        struct mc_err *err);
 mc_status mc_data_inspect(const char *path, struct mc_json *j, struct mc_err *err);

@@ -1,18 +1,27 @@
-/* pack.c - text to packed data: prefix.bin, prefix.idx and the sidecar prefix.json.
+/* pack.c - texts to packed data: prefix.bin, prefix.idx and the sidecar prefix.json.
  * Floor 3 (data). Includes: base recipe.
  *
- * Each input file is one document: its bytes as u16 ids (the vocabulary of 257 does not fit a
- * byte), then EOS if asked for. A document is one sequence, or several when longer than an i32 can
- * say. The format is in indexed.c, the sidecar's in sidecar.c.
+ * Inputs are files and folders of files. By its name, .gz and .zst aside, a file is JSONL (.jsonl,
+ * .ndjson: one document a line) or a text (one document); cfg.format overrules that. A document's
+ * ids are followed by EOS if asked for. A document is one sequence, or several when longer than an
+ * i32 can say. .bin is u16 where the vocabulary allows it, else i32. The format is in indexed.c,
+ * the sidecar's in sidecar.c.
+ *
+ * Work goes in rounds over three sets of blocks (pack_int.h): while set r is encoded, one task
+ * reads set r + 1 and one writes set r - 1. All are tasks of one pool run.
  *
  * I1  Nothing under the final names is unfinished: all three are written as NAME.tmp and fsynced;
  *     then .bin, .idx, .json are renamed, in that order, and the folder is fsynced.
  * I2  On any failure, a full disk included, every file of this call is removed again. After a crash
- *     only .tmp files, or a .bin without its .idx, can be left; neither is taken for data.
+ *     only .tmp files, or a .bin without its .idx, can be left; neither is taken for data. A pack
+ *     that was killed is started anew: the same call overwrites the .tmp files.
  * I3  An existing prefix is never written over.
  * I4  The files of a call are listed, and so fixed, before the first byte is written.
- * Memory: handle life, 12 bytes a document beside the buffers; one input is mapped at a time. */
-#include "data_int.h"
+ * I5  The output is the same bytes for any number of workers, and so is the error: the first in the
+ *     order of the documents.
+ * Memory: handle life, 12 bytes a document beside the blocks (about 5 MiB each, six a worker).
+ * Threads: the caller and its pool. */
+#include "pack_int.h"
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
@@ -20,8 +29,9 @@
 #include "../base/arena.h"
 #include "../base/clock.h"
 #include "../base/hash.h"
+#include "../base/pool.h"
 
-enum { BUF_IDS = 1 << 19 }; /* 1 MiB of u16 */
+enum { SETS = 3, MAX_WORKERS = 1024 };
 
 struct writer { /* a file being written, hashed on the way */
     char path[MC_PATH + 8], tmp[MC_PATH + 16];
@@ -30,12 +40,32 @@ struct writer { /* a file being written, hashed on the way */
     int64_t bytes;
     struct mc_hasher *hash;
 };
+struct set {
+    struct mc_pack_block *block;
+    int n;
+};
 struct packer {
     const struct mc_pack_cfg *cfg;
+    const struct mc_pack_encoder *enc;
     int64_t max_seq;
+    int esize;
+    /* input */
+    struct mc_files *files; /* [ninputs] */
+    struct mc_pack_input *in;
+    int nin;
+    struct mc_pack_reader reader;
+    mc_status read_st;
+    struct mc_err read_err;
+    /* the rounds */
+    struct mc_pool *pool;
+    int workers, nblocks; /* blocks of a set */
+    void **state;         /* [workers], by enc->open */
+    struct set set[SETS];
+    int round;
+    mc_status write_st;
+    struct mc_err write_err;
+    /* output */
     struct writer bin, idx, json;
-    uint16_t *ids; /* [BUF_IDS], little-endian */
-    int64_t nids;
     struct mc_hasher *chunk;
     int64_t chunk_left; /* bytes until the present chunk is full */
     uint64_t *chunks;
@@ -44,7 +74,9 @@ struct packer {
     int64_t nseq, cap_seq;
     int64_t *doc; /* first sequence of each document */
     int64_t ndoc, cap_doc;
-    int64_t tokens, bytes_in, bytes_all, shown_ns;
+    int64_t doc_tokens; /* of the text being written */
+    int32_t max_id;
+    int64_t tokens, text_bytes, taken, bytes_all, began_ns, shown_ns;
 };
 
 /* ---- files ---- */
@@ -126,10 +158,9 @@ static mc_status end_chunk(struct packer *k, struct mc_err *err)
     return MC_OK;
 }
 
-static mc_status flush_ids(struct packer *k, struct mc_err *err)
+static mc_status put_bytes(struct packer *k, const void *v, int64_t n, struct mc_err *err)
 {
-    const unsigned char *p = (const unsigned char *)k->ids;
-    int64_t n = 2 * k->nids;
+    const unsigned char *p = v;
     MC_TRY(out_add(&k->bin, p, (size_t)n, err));
     while (n > 0) {
         int64_t part = n < k->chunk_left ? n : k->chunk_left;
@@ -139,33 +170,13 @@ static mc_status flush_ids(struct packer *k, struct mc_err *err)
         if ((k->chunk_left -= part) == 0)
             MC_TRY(end_chunk(k, err));
     }
-    k->nids = 0;
     return MC_OK;
 }
 
-static mc_status put_id(struct packer *k, unsigned id, struct mc_err *err)
+static mc_status put_document(struct packer *k, int64_t tokens, struct mc_err *err)
 {
-    unsigned char *p = (unsigned char *)&k->ids[k->nids];
-    p[0] = (unsigned char)id;
-    p[1] = (unsigned char)(id >> 8);
-    return ++k->nids == BUF_IDS ? flush_ids(k, err) : MC_OK;
-}
-
-static void show_progress(struct packer *k, int last)
-{
-    int64_t now = mc_clock_ns();
-    if (!k->cfg->progress || (!last && now - k->shown_ns < 200000000))
-        return;
-    k->shown_ns = now;
-    double all = k->bytes_all > 0 ? (double)k->bytes_all : 1;
-    fprintf(stderr, "\rpack: %3.0f %%  %.1f of %.1f MB%s",
-            k->bytes_all > 0 ? 100 * (double)k->bytes_in / all : 100.0, (double)k->bytes_in / 1e6,
-            (double)k->bytes_all / 1e6, last ? "\n" : "");
-    fflush(stderr);
-}
-
-static mc_status put_sequences(struct packer *k, int64_t tokens, struct mc_err *err)
-{
+    MC_TRY(room((void **)&k->doc, &k->cap_doc, k->ndoc, sizeof *k->doc, err));
+    k->doc[k->ndoc++] = k->nseq;
     do { /* an empty document without EOS is one empty sequence */
         int64_t n = tokens < k->max_seq ? tokens : k->max_seq;
         MC_TRY(room((void **)&k->len, &k->cap_seq, k->nseq, sizeof *k->len, err));
@@ -175,30 +186,101 @@ static mc_status put_sequences(struct packer *k, int64_t tokens, struct mc_err *
     return MC_OK;
 }
 
-static mc_status put_document(struct packer *k, const char *path, struct mc_err *err)
+static mc_status put_block(struct packer *k, const struct mc_pack_block *b, struct mc_err *err)
 {
-    struct mc_map m;
-    mc_status st = MC_OK;
-    MC_TRY(room((void **)&k->doc, &k->cap_doc, k->ndoc, sizeof *k->doc, err));
-    k->doc[k->ndoc++] = k->nseq;
-    MC_TRY(mc_sys_map_ro(path, &m, err));
-    int64_t tokens = m.bytes + (k->cfg->append_eos != 0);
-    for (int64_t i = 0; i < m.bytes; i++) {
-        MC_TRY_GOTO(st, put_id(k, m.data[i], err), out);
-        if ((i & 0xfffff) == 0xfffff) {
-            k->bytes_in += 0x100000;
-            show_progress(k, 0);
-        }
+    if (b->ids.n > 0)
+        MC_TRY(put_bytes(k, b->ids.v, b->ids.n * k->esize, err));
+    k->tokens += b->ids.n;
+    k->text_bytes += b->text_bytes;
+    k->taken = b->taken;
+    k->max_id = b->max_id > k->max_id ? b->max_id : k->max_id;
+    for (int64_t i = 0; i < b->ndoc; i++)
+        MC_TRY(put_document(k, b->doc[i], err));
+    if (!b->jsonl) {
+        k->doc_tokens = (b->first ? 0 : k->doc_tokens) + b->ids.n;
+        if (b->last)
+            MC_TRY(put_document(k, k->doc_tokens, err));
     }
-    k->bytes_in += m.bytes & 0xfffff;
-    if (k->cfg->append_eos)
-        MC_TRY_GOTO(st, put_id(k, MC_BYTES_EOS, err), out);
-    MC_TRY_GOTO(st, put_sequences(k, tokens, err), out);
-    k->tokens += tokens;
-    show_progress(k, 0);
-out:
-    mc_sys_unmap(&m);
-    return st;
+    return MC_OK;
+}
+
+static void show_progress(struct packer *k, int last)
+{
+    int64_t now = mc_clock_ns();
+    if (!k->cfg->progress || (!last && now - k->shown_ns < 200000000))
+        return;
+    k->shown_ns = now;
+    double all = k->bytes_all > 0 ? (double)k->bytes_all : 1;
+    double s = (double)(now - k->began_ns) * 1e-9, done = (double)k->taken;
+    fprintf(stderr, "\rpack: %3.0f %%  %.1f of %.1f MB  %lld documents  %.1f M tokens  %.1f MB/s ",
+            k->bytes_all > 0 ? 100 * done / all : 100.0, done / 1e6, (double)k->bytes_all / 1e6,
+            (long long)k->ndoc, (double)k->tokens / 1e6, s > 0 ? done / 1e6 / s : 0.0);
+    if (last)
+        fputc('\n', stderr);
+    else if (done > 0)
+        fprintf(stderr, " %.0f s left   ", s * (all - done) / done);
+    fflush(stderr);
+}
+
+/* ---- rounds ---- */
+
+static void write_set(struct packer *k, struct set *s)
+{
+    for (int i = 0; i < s->n && k->write_st == MC_OK; i++)
+        k->write_st = put_block(k, &s->block[i], &k->write_err);
+}
+
+static void read_set(struct packer *k, struct set *s)
+{
+    s->n = 0;
+    if (k->read_st == MC_OK && !k->reader.done)
+        k->read_st = mc_pack_read(&k->reader, s->block, k->nblocks, &s->n, &k->read_err);
+}
+
+static void task(void *arg, int t, int thread)
+{
+    struct packer *k = arg;
+    if (t == 0) {
+        write_set(k, &k->set[(k->round + 2) % SETS]);
+    } else if (t == 1) {
+        read_set(k, &k->set[(k->round + 1) % SETS]);
+    } else {
+        struct mc_pack_job job = {.enc = k->enc,
+                                  .state = k->state[thread],
+                                  .key = k->cfg->key ? k->cfg->key : "text",
+                                  .append_eos = k->cfg->append_eos,
+                                  .esize = k->esize};
+        mc_pack_encode(&job, &k->set[k->round % SETS].block[t - 2]);
+    }
+}
+
+static mc_status told(struct mc_err *err, mc_status st, const struct mc_err *why)
+{
+    if (err && !err->code)
+        *err = *why;
+    return mc_err_trail(err, st, __FILE__, __LINE__);
+}
+
+/* I5: what is wrong in a set is told when all before it are written, before what follows it. */
+static mc_status run_rounds(struct packer *k, struct mc_err *err)
+{
+    read_set(k, &k->set[0]);
+    for (;; k->round++) {
+        struct set *s = &k->set[k->round % SETS], *before = &k->set[(k->round + 2) % SETS];
+        if (s->n == 0 && before->n == 0)
+            break;
+        mc_pool_run(k->pool, task, k, 2 + s->n);
+        before->n = 0;
+        if (k->write_st != MC_OK)
+            return told(err, k->write_st, &k->write_err);
+        for (int i = 0; i < s->n; i++)
+            if (s->block[i].st != MC_OK)
+                return told(err, s->block[i].st, &s->block[i].err);
+        show_progress(k, 0);
+    }
+    if (k->read_st != MC_OK)
+        return told(err, k->read_st, &k->read_err);
+    return MC_OK;
 }
 
 /* ---- .idx and .json ---- */
@@ -225,7 +307,7 @@ static mc_status write_idx(struct packer *k, struct mc_err *err)
     int64_t counts[2] = {k->nseq, k->ndoc + 1}, version = 1, off = 0;
     MC_TRY(out_add(&k->idx, "MMIDIDX\0\0", 9, err));
     MC_TRY(put_le(&k->idx, &version, NULL, 1, err));
-    MC_TRY(out_add(&k->idx, "\x08", 1, err)); /* u16 */
+    MC_TRY(out_add(&k->idx, k->esize == 2 ? "\x08" : "\x04", 1, err)); /* u16, i32 */
     MC_TRY(put_le(&k->idx, counts, NULL, 2, err));
     MC_TRY(put_le(&k->idx, NULL, k->len, k->nseq, err));
     int64_t batch[512];
@@ -233,7 +315,7 @@ static mc_status write_idx(struct packer *k, struct mc_err *err)
         int n = 0;
         for (; n < 512 && i < k->nseq; n++, i++) {
             batch[n] = off;
-            off += 2 * (int64_t)k->len[i];
+            off += k->esize * (int64_t)k->len[i];
         }
         MC_TRY(put_le(&k->idx, batch, NULL, n, err));
     }
@@ -256,11 +338,16 @@ static mc_status write_sidecar(struct packer *k, struct mc_err *err)
     mc_json_open(&j, NULL, '{');
     mc_json_str(&j, "format", "mascon.pack");
     mc_json_i64(&j, "version", 1);
-    mc_json_str(&j, "tokenizer", "bytes");
+    mc_json_str(&j, "tokenizer", k->enc->name);
+    if (k->enc->hash)
+        put_hash(&j, "tokenizer_xxh3", k->enc->hash);
+    mc_json_i64(&j, "vocab", k->enc->vocab);
+    mc_json_i64(&j, "max_id", k->max_id);
     mc_json_bool(&j, "eos", k->cfg->append_eos != 0);
     mc_json_i64(&j, "documents", k->ndoc);
     mc_json_i64(&j, "tokens", k->tokens);
-    mc_json_i64(&j, "bytes", k->bytes_in);
+    mc_json_i64(&j, "bytes", k->bytes_all);
+    mc_json_i64(&j, "text_bytes", k->text_bytes);
     mc_json_i64(&j, "bin_bytes", k->bin.bytes);
     mc_json_i64(&j, "idx_bytes", k->idx.bytes);
     put_hash(&j, "bin_xxh3", mc_hasher_value(k->bin.hash));
@@ -285,7 +372,7 @@ static mc_status write_sidecar(struct packer *k, struct mc_err *err)
 
 /* ---- the call ---- */
 
-static mc_status list_inputs(struct packer *k, struct mc_files *f, struct mc_err *err)
+static mc_status list_inputs(struct packer *k, struct mc_err *err)
 {
     for (int i = 0; i < k->cfg->ninputs; i++) {
         enum mc_source_kind kind;
@@ -294,21 +381,29 @@ static mc_status list_inputs(struct packer *k, struct mc_files *f, struct mc_err
         if (kind == MC_SOURCE_PACKED)
             return mc_err_set(err, MC_E_USAGE, "%s: packed already; pack takes text",
                               k->cfg->inputs[i]);
-        MC_TRY(mc_source_files(k->cfg->inputs[i], &f[i], err));
-        for (int n = 0; n < f[i].n; n++)
-            k->bytes_all += f[i].bytes[n];
+        MC_TRY(mc_source_files(k->cfg->inputs[i], &k->files[i], err));
+        k->nin += k->files[i].n;
     }
+    k->in = mc_alloc((size_t)k->nin * sizeof *k->in, "inputs");
+    if (!k->in)
+        return mc_err_set(err, MC_E_NOMEM, "no memory for a list of %d files", k->nin);
+    for (int i = 0, n = 0; i < k->cfg->ninputs; i++)
+        for (int j = 0; j < k->files[i].n; j++, n++) {
+            char *path = k->files[i].path[j];
+            int jsonl = k->cfg->format == MC_PACK_JSONL ||
+                        (k->cfg->format == MC_PACK_AUTO && mc_pack_is_jsonl(path));
+            k->in[n] = (struct mc_pack_input){path, k->files[i].bytes[j], jsonl};
+            k->bytes_all += k->in[n].bytes;
+        }
+    k->reader = (struct mc_pack_reader){.in = k->in, .nin = k->nin, .whole = !k->enc->cuttable};
     return MC_OK;
 }
 
-static mc_status write_all(struct packer *k, const struct mc_files *f, struct mc_err *err)
+static mc_status write_all(struct packer *k, struct mc_err *err)
 {
     char dir[MC_PATH];
     MC_TRY(out_start(&k->bin, err));
-    for (int i = 0; i < k->cfg->ninputs; i++)
-        for (int n = 0; n < f[i].n; n++)
-            MC_TRY(put_document(k, f[i].path[n], err));
-    MC_TRY(flush_ids(k, err));
+    MC_TRY(run_rounds(k, err));
     if (k->chunk_left < MC_SIDECAR_CHUNK)
         MC_TRY(end_chunk(k, err));
     MC_TRY(out_finish(&k->bin, err));
@@ -336,12 +431,53 @@ static mc_status open_outputs(struct packer *k, struct mc_err *err)
     MC_TRY(out_open(&k->bin, p, "bin", err));
     MC_TRY(out_open(&k->idx, p, "idx", err));
     MC_TRY(out_open(&k->json, p, "json", err));
-    k->ids = mc_alloc(BUF_IDS * sizeof *k->ids, "ids being packed");
     k->chunk = mc_hasher_create();
     k->chunk_left = MC_SIDECAR_CHUNK;
-    if (!k->ids || !k->chunk)
+    if (!k->chunk)
         return mc_err_set(err, MC_E_NOMEM, "no memory to pack");
     return MC_OK;
+}
+
+static mc_status open_workers(struct packer *k, struct mc_err *err)
+{
+    int n = k->cfg->workers < 1 ? 1 : k->cfg->workers;
+    k->workers = n < MAX_WORKERS ? n : MAX_WORKERS;
+    k->nblocks = 2 * k->workers;
+    k->state = mc_alloc((size_t)k->workers * sizeof *k->state, "encoders");
+    for (int i = 0; i < SETS; i++)
+        k->set[i].block = mc_alloc((size_t)k->nblocks * sizeof *k->set[i].block, "blocks");
+    if (!k->state || !k->set[0].block || !k->set[1].block || !k->set[2].block)
+        return mc_err_set(err, MC_E_NOMEM, "no memory to pack");
+    for (int i = 0; i < k->workers && k->enc->open; i++)
+        MC_TRY(k->enc->open(k->enc->ctx, &k->state[i], err));
+    return mc_pool_create(k->workers, &k->pool, err);
+}
+
+static void finish(struct packer *k, int failed)
+{
+    out_drop(&k->json, failed);
+    out_drop(&k->idx, failed);
+    out_drop(&k->bin, failed);
+    if (k->pool)
+        mc_pool_destroy(k->pool);
+    for (int i = 0; k->state && i < k->workers; i++)
+        if (k->state[i])
+            k->enc->close(k->state[i]);
+    for (int i = 0; i < SETS; i++) {
+        for (int j = 0; k->set[i].block && j < k->nblocks; j++)
+            mc_pack_block_fini(&k->set[i].block[j]);
+        mc_free(k->set[i].block);
+    }
+    mc_pack_reader_fini(&k->reader);
+    for (int i = 0; k->files && i < k->cfg->ninputs; i++)
+        mc_source_files_fini(&k->files[i]);
+    mc_hasher_destroy(k->chunk);
+    mc_free(k->state);
+    mc_free(k->files);
+    mc_free(k->in);
+    mc_free(k->chunks);
+    mc_free(k->len);
+    mc_free(k->doc);
 }
 
 mc_status mc_pack_split(const struct mc_pack_cfg *cfg, int64_t max_seq, struct mc_pack_stats *stats,
@@ -350,34 +486,38 @@ mc_status mc_pack_split(const struct mc_pack_cfg *cfg, int64_t max_seq, struct m
     if (cfg->ninputs < 1)
         return mc_err_set(err, MC_E_USAGE, "pack: no input; give files or folders of text");
     struct packer *k = mc_alloc(sizeof *k, "packer");
-    struct mc_files *f = mc_alloc((size_t)cfg->ninputs * sizeof *f, "file lists");
+    if (!k)
+        return mc_err_set(err, MC_E_NOMEM, "no memory to pack");
     mc_status st = MC_OK;
-    if (!k || !f) {
+    k->cfg = cfg;
+    k->enc = cfg->encoder ? cfg->encoder : &mc_pack_bytes;
+    k->esize = k->enc->vocab <= 65536 ? 2 : 4;
+    k->max_seq = max_seq;
+    k->max_id = -1;
+    k->bin.fd = k->idx.fd = k->json.fd = -1;
+    k->began_ns = mc_clock_ns();
+    if (cfg->append_eos && k->enc->eos < 0) {
+        st = mc_err_set(err, MC_E_USAGE,
+                        "tokenizer %s has no EOS to close documents with: --no-eos, or another",
+                        k->enc->name);
+        goto out;
+    }
+    if (!(k->files = mc_alloc((size_t)cfg->ninputs * sizeof *k->files, "file lists"))) {
         st = mc_err_set(err, MC_E_NOMEM, "no memory to pack");
         goto out;
     }
-    k->cfg = cfg;
-    k->max_seq = max_seq;
-    k->bin.fd = k->idx.fd = k->json.fd = -1;
     MC_TRY_GOTO(st, open_outputs(k, err), out);
-    MC_TRY_GOTO(st, list_inputs(k, f, err), out); /* I4 */
-    MC_TRY_GOTO(st, write_all(k, f, err), out);
+    MC_TRY_GOTO(st, list_inputs(k, err), out); /* I4 */
+    MC_TRY_GOTO(st, open_workers(k, err), out);
+    MC_TRY_GOTO(st, write_all(k, err), out);
     show_progress(k, 1);
-    *stats = (struct mc_pack_stats){k->ndoc, k->tokens, k->bytes_in, mc_hasher_value(k->bin.hash)};
+    *stats = (struct mc_pack_stats){.documents = k->ndoc,
+                                    .tokens = k->tokens,
+                                    .bytes_in = k->bytes_all,
+                                    .text_bytes = k->text_bytes,
+                                    .hash = mc_hasher_value(k->bin.hash)};
 out:
-    if (k) {
-        out_drop(&k->json, st != MC_OK);
-        out_drop(&k->idx, st != MC_OK);
-        out_drop(&k->bin, st != MC_OK);
-        mc_hasher_destroy(k->chunk);
-        mc_free(k->ids);
-        mc_free(k->chunks);
-        mc_free(k->len);
-        mc_free(k->doc);
-    }
-    for (int i = 0; f && i < cfg->ninputs; i++)
-        mc_source_files_fini(&f[i]);
-    mc_free(f);
+    finish(k, st != MC_OK);
     mc_free(k);
     return st;
 }

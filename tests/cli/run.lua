@@ -765,6 +765,45 @@ case("an id past the vocabulary: named when it is met, and the work until then i
     same((mascon "data verify moon --vocab 257"), 4, "verify")
 end)
 
+case("data pack: JSONL, packed and not, in a folder; by any number of workers; what is wrong is named", function()
+    sh "mkdir web"
+    local l = {}
+    for i = 1, 3000 do l[i] = ('{"id":%d,"text":"document %d\\u00e9","body":"%s"}'):format(i, i, ("x"):rep(i)) end
+    write(dir .. "/web/a.jsonl", table.concat(l, "\n") .. "\n")
+    write(dir .. "/web/b.jsonl", '{"text":"b","body":""}\n')
+    write(dir .. "/web/c.txt", "a text\n")
+    sh "gzip web/b.jsonl"
+    local hash
+    for _, w in ipairs { 1, 2, 3, 8 } do
+        local rc, out, err = mascon(("data pack web --out w%d --workers %d --json"):format(w, w))
+        same(rc, 0, "exit: " .. err)
+        local j = json(out)
+        same(j.documents, 3002, "documents")
+        hash = hash or j.hash
+        same(j.hash, hash, "hash with " .. w .. " workers")
+        same(read(("%s/w%d.idx"):format(dir, w)), read(dir .. "/w1.idx"), "index")
+        same((mascon(("data verify w%d"):format(w))), 0, "verify")
+    end
+    local rc, _, err = mascon "data pack web/a.jsonl --key body --out body"
+    same(rc, 0, "exit: " .. err)
+    same(#read(dir .. "/body.bin"), 2 * (3000 * 3001 / 2 + 3000), "bytes of the bodies")
+    l[2345] = '{"id":1}'
+    write(dir .. "/web/a.jsonl", table.concat(l, "\n"))
+    rc, _, err = mascon "data pack web --out bad"
+    same(rc, 2, "a line without text")
+    has(err, 'web/a.jsonl:2345: no member "text"')
+    expect(sh "ls bad*" ~= 0, "something is left")
+    rc, _, err = mascon "data pack web --out bad --format jsonx"
+    same(rc, 2, "format")
+    rc = sh(("dd if=/dev/zero of=big bs=1M count=300 2>/dev/null; %s data pack big --out big & P=$!; i=0; "
+        .. "while ! [ -s big.bin.tmp ] && [ $i -lt 3000 ]; do sleep 0.01; i=$((i+1)); done; kill -9 $P; wait $P"):format(quote(program)))
+    expect(rc ~= 0 and not read(dir .. "/big.bin"), "a killed pack left big.bin")
+    sh "truncate -s 1000 big"
+    same((mascon "data pack big --out big"), 0, "the same again")
+    same(#read(dir .. "/big.bin"), 2002, "bytes")
+    expect(sh "ls *.tmp" ~= 0, "a .tmp is left")
+end)
+
 -- {a, b, c ...} of the newest checkpoint's cursor: samples taken of each source
 local function taken(run)
     local t, out = {}, select(2, mascon(("ckpt show %s --json"):format(run)))
