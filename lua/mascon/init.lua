@@ -49,7 +49,8 @@ m.schedule = strict({
     gpipe = "gpipe", one_f_one_b = "one_f_one_b", interleaved = "interleaved", zb_h1 = "zb_h1", zb_v = "zb_v",
 }, "m.schedule")
 -- m.models.llama is the file models/llama.lua; one of your own is `require "name"` of a file beside the recipe.
-local presets = { gpt2 = true, llama = true }
+local presets = { gpt2 = true, gpt3 = true, llama = true, llama2 = true, llama3 = true, mistral = true, qwen2 = true, qwen3 = true,
+    gemma = true }
 local models = strict({}, "m.models", function(k) return presets[k] and require("mascon.models." .. k) or nil end)
 m.models = models
 

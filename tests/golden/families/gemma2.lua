@@ -1,0 +1,13 @@
+-- The shape of reference.py's gemma2.
+local m = require "mascon"
+
+return m.recipe {
+    model = m.models.gemma {
+        layers = 2, hidden = 32, heads = 4, ffn = 56, vocab = 61, seq = 24,
+        kv_heads = 2, head_dim = 12, window = 5, attn_softcap = 2, logit_softcap = 3, post_norms = true, query_scale = 10,
+    },
+    data  = m.data.declared { tokens = 1000, vocab = 61 },
+    batch = { global = 2 },
+    steps = { steps = 1 },
+    lr    = m.lr.constant { peak = 1e-3 },
+}
