@@ -2,8 +2,9 @@
  * Floor 2 (kern). Includes: base tensor device.
  *
  * I1  Bits depend on shapes only: not on threads (tasks are cut by shape, cpu/par.inl), and not on
- *     the instruction set (sums run in 16 fixed lanes, nothing is contracted; only BLAS differs
- *     from one CPU to another, and the fingerprint names it).
+ *     the instruction set (sums run in 16 fixed lanes, nothing is contracted, small products are
+ *     the same chains of fused multiply-adds; only BLAS differs from one CPU to another, and the
+ *     fingerprint names it).
  * I2  A task writes only its own output; sums over tasks are made afterwards in task order.
  * I3  No kernel allocates, fails or checks: shapes are the graph's, ids are the data floor's. An id
  *     outside the vocabulary gives NaN, which the step's own check sees, never a foreign read.
