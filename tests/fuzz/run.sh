@@ -53,6 +53,13 @@ if [ -d "$seeds/fuzz_tokenizer" ]; then
     cp tests/golden/tokenizer/*.json "$seeds/fuzz_tokenizer/"
     for k in 0 1 2; do { printf "\\$k"; head -c 300 recipes/text/moon.txt; printf " 's 12 e\314\201 \r\n<|endoftext|>"; } >"$seeds/fuzz_tokenizer/text$k"; done
 fi
+if [ -d "$seeds/fuzz_pack" ]; then
+    lines='{"text":"a \\u00e9\\ud83c\\udf15\\n","id":[1,{"text":2}]}\n\n{"id":1.5e3,"text":""}\r\n{"text":"last"}'
+    { printf '\0'; printf "$lines"; } >"$seeds/fuzz_pack/jsonl"
+    { printf '\1'; printf "$lines" | gzip -c; printf "\n$lines" | gzip -c; } >"$seeds/fuzz_pack/gzip"
+    { printf '\3'; printf "$lines"; } >"$seeds/fuzz_pack/text"
+    { printf '\5'; printf "$lines" | zstd -q -c 2>/dev/null || printf '\50\265\57\375\40\0\1\0\0'; } >"$seeds/fuzz_pack/zstd"
+fi
 for d in "$seeds"/*/; do printf 'x' >"$d/x"; done
 
 passed=0 failed=0
