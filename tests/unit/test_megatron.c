@@ -23,7 +23,8 @@ struct config {
     int64_t seed, seq, samples;
     int k;
     double split[3], weight[MAX_K];
-    int64_t epochs[MAX_K], separate[MAX_K], end[MAX_K][2];
+    double blend[MAX_K];
+    int64_t wanted[MAX_K], epochs[MAX_K], separate[MAX_K], end[MAX_K][2];
     struct ints len[MAX_K], doc[MAX_K], rows[MAX_K], shuffle[MAX_K], draws;
 };
 static char dir[64];
@@ -50,7 +51,7 @@ static struct ints ints(FILE *f, const char *word, int each)
 static void read_config(FILE *f, struct config *c)
 {
     char w[64];
-    long long a, b;
+    long long a, b, w64;
     for (int s = 0; s < c->k; s++) {
         assert_int_equal(fscanf(f, " source %lf", &c->weight[s]), 1);
         assert_int_equal(fscanf(f, "%lld", &a), 1);
@@ -60,8 +61,11 @@ static void read_config(FILE *f, struct config *c)
             c->len[s].v[i] = b;
         }
     }
+    for (int s = 0; s < c->k; s++)
+        assert_int_equal(fscanf(f, " weight %la", &c->blend[s]), 1);
     for (int s = 0; s < c->k; s++) {
-        assert_int_equal(fscanf(f, " index %lld %lld", &a, &b), 2);
+        assert_int_equal(fscanf(f, " index %lld %lld %lld", &w64, &a, &b), 3);
+        c->wanted[s] = w64;
         c->epochs[s] = a;
         c->separate[s] = b;
         c->doc[s] = ints(f, "documents", 1);
@@ -288,6 +292,22 @@ static void megatron_order_equals_the_reference(void **state)
     }
 }
 
+/* To the bit: one more and the epochs or the picks may be others. */
+static void megatron_shares_equal_the_reference(void **state)
+{
+    (void)state;
+    for (int k = 0; k < nall; k++) {
+        const struct config *c = &all[k];
+        double once[MAX_K], twice[MAX_K];
+        mc_megatron_weights(c->weight, c->k, once, twice);
+        for (int s = 0; s < c->k; s++) {
+            assert_true(twice[s] == c->blend[s]);
+            if (c->k > 1)
+                assert_int_equal(mc_megatron_share(c->samples, once[s]), c->wanted[s]);
+        }
+    }
+}
+
 /* Validation: the second share, in stream order. */
 static void megatron_split_keeps_validation_apart(void **state)
 {
@@ -473,6 +493,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(megatron_generator_is_numpys),
         cmocka_unit_test(megatron_order_equals_the_reference),
+        cmocka_unit_test(megatron_shares_equal_the_reference),
         cmocka_unit_test(megatron_split_keeps_validation_apart),
         cmocka_unit_test(megatron_cursor_goes_on_in_the_same_order_only),
         cmocka_unit_test(megatron_order_ends_where_it_was_built_to),

@@ -9,7 +9,8 @@ One configuration (fields between spaces; the C test reads them with scanf):
 
     config NAME seed SEED seq S samples N sources K split A B C     split 0 0 0: none
     source WEIGHT SEQUENCES length...                               K times: the input
-    index EPOCHS SEPARATE                                           K times: the expected index
+    weight W                                                        K times: in the blend, as C99 hexadecimal
+    index WANTED EPOCHS SEPARATE                                    K times: the expected index, built for WANTED samples
     documents COUNT id...
     rows COUNT (place offset)...                                    one more row than samples
     shuffle COUNT row...
@@ -108,13 +109,15 @@ def config(name, seed, seq, samples, sources, split=(0, 0, 0)):
     for w, sizes in sources:
         print("source", repr(float(w)), len(sizes), *sizes)
     w = normalise([s[0] for s in sources])
+    for x in normalise(w):
+        print("weight", x.hex())
     ends = []
     for (_, sizes), share in zip(sources, w):
         end = split_ends(split, len(sizes))
         ends.append(end)
         wanted = samples if len(sources) == 1 else int(math.ceil(math.ceil(samples * share) * (1 + 0.005)))
         epochs, separate, d, rows, shuffled = build(sizes, np.arange(end[0], dtype=np.int32), seq, wanted, seed)
-        print("index", epochs, int(separate))
+        print("index", wanted, epochs, int(separate))
         print("documents", len(d), *d)
         print("rows", len(rows), *[x for r in rows for x in r])
         print("shuffle", len(shuffled), *shuffled)
@@ -129,8 +132,13 @@ a, b, c = lengths(1, 150, 60), lengths(2, 90, 40), lengths(3, 61, 90)
 config("one_epoch", 1234, 16, 150, [(1, a)])
 config("several_epochs", 42, 16, 1070, [(1, a)])
 config("separate_last", 1234, 16, 500, [(1, a)])
-config("blend_of_3", 7, 16, 900, [(0.7, a), (0.2, b), (0.1, c)])
+per_epoch = (sum(a) - 1) // 16
+edge = per_epoch + int(0.80 * per_epoch)  # the second epoch gives just the share that keeps it with the first
+config("last_epoch_just_enough", 3, 16, edge, [(1, a)])
+config("last_epoch_just_too_few", 3, 16, edge - 1, [(1, a)])
+config("blend_of_3", 7, 16, 900, [(0.2, b), (0.7, a), (0.1, c)])
 config("split", 1234, 8, 500, [(1, lengths(4, 451, 12))], (969, 30, 1))
 config("split_and_blend", 4294967295, 8, 300, [(3, lengths(5, 133, 20)), (1, lengths(6, 77, 30))], (90, 5, 5))
-nine = [0.3, 0.17, 0.11, 0.1, 0.09, 0.07, 0.0701, 0.05, 0.013]
+nine = [0.3, 0.17, 0.11, 0.1, 0.09, 0.07, 0.0709, 0.05, 0.013]
+assert normalise(nine) != [x / sum(nine) for x in nine]  # the order of NumPy's sums shows
 config("blend_of_9", 0, 4, 400, [(x, lengths(20 + i, 12, 30)) for i, x in enumerate(nine)])
