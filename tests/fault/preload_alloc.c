@@ -6,17 +6,15 @@
  *   MC_ALLOC_FAIL    N - the N-th call from the start on returns no memory (ENOMEM); "N+": and
  * every later one MC_ALLOC_WATCH   SUFFIX:A:B - count only from the moment that a file whose path
  * ends in SUFFIX has got its A-th line (of this process) until it has got its B-th: the window of a
- * loop that writes one line a turn. Without it: from start to exit. MC_ALLOC_APART   part of a
- * library's name: what it asks for itself is counted as "apart" MC_ALLOC_REPORT  file to which is
- * appended, when the window closes or, without one, at exit: "PID calls=N bytes=N frees=N apart=N"
- * and up to 16 lines "  KIND BYTES MODULE+0xOFFSET": who asked (addr2line -fe MODULE 0xOFFSET)
+ * loop that writes one line a turn. Without it: from start to exit MC_ALLOC_REPORT  file to which
+ * is appended, when the window closes or, without one, at exit: "PID calls=N bytes=N frees=N" and
+ * up to 16 lines "  KIND BYTES MODULE+0xOFFSET": who asked (addr2line -fe MODULE 0xOFFSET)
  *
  * Threads: atomic counters. Memory: static. glibc only: it calls __libc_malloc and kin, so that it
  * needs no dlsym, which itself allocates. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <link.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdint.h>
@@ -45,8 +43,7 @@ static struct {
     char suffix_buf[256];
     atomic_long lines;
     atomic_int counting;
-    atomic_long calls, bytes, frees, all, sites, apart;
-    uintptr_t apart_lo, apart_hi; /* code of the library of MC_ALLOC_APART */
+    atomic_long calls, bytes, frees, all, sites;
     struct {
         const char *kind;
         size_t bytes;
@@ -54,26 +51,11 @@ static struct {
     } site[SITES];
 } g;
 
-static int find_apart(struct dl_phdr_info *in, size_t size, void *name)
-{
-    (void)size;
-    if (!strstr(in->dlpi_name, name))
-        return 0;
-    for (int i = 0; i < in->dlpi_phnum; i++)
-        if (in->dlpi_phdr[i].p_type == PT_LOAD && in->dlpi_phdr[i].p_flags & PF_X) {
-            g.apart_lo = in->dlpi_addr + in->dlpi_phdr[i].p_vaddr;
-            g.apart_hi = g.apart_lo + in->dlpi_phdr[i].p_memsz;
-        }
-    return 1;
-}
-
 __attribute__((constructor)) static void start(void)
 {
     const char *fail = getenv("MC_ALLOC_FAIL"), *watch = getenv("MC_ALLOC_WATCH");
     char *end;
     g.report = getenv("MC_ALLOC_REPORT");
-    if (getenv("MC_ALLOC_APART"))
-        dl_iterate_phdr(find_apart, getenv("MC_ALLOC_APART"));
     if (fail) {
         g.fail_at = strtol(fail, &end, 10);
         g.onwards = *end == '+';
@@ -101,9 +83,8 @@ static void report(void)
     int fd = (int)syscall(SYS_openat, AT_FDCWD, g.report, O_WRONLY | O_CREAT | O_APPEND, 0644);
     if (fd < 0)
         return;
-    int n = snprintf(text, sizeof text, "%d calls=%ld bytes=%ld frees=%ld apart=%ld\n",
-                     (int)getpid(), atomic_load(&g.calls), atomic_load(&g.bytes),
-                     atomic_load(&g.frees), atomic_load(&g.apart));
+    int n = snprintf(text, sizeof text, "%d calls=%ld bytes=%ld frees=%ld\n", (int)getpid(),
+                     atomic_load(&g.calls), atomic_load(&g.bytes), atomic_load(&g.frees));
     syscall(SYS_write, fd, text, n);
     for (long i = 0; i < atomic_load(&g.sites) && i < SITES; i++) {
         Dl_info in = {0};
@@ -127,9 +108,7 @@ static int admit(const char *kind, size_t n, void *caller)
 {
     if (!g.ready)
         return 1;
-    if (atomic_load(&g.counting) && (uintptr_t)caller - g.apart_lo < g.apart_hi - g.apart_lo) {
-        atomic_fetch_add(&g.apart, 1);
-    } else if (atomic_load(&g.counting)) {
+    if (atomic_load(&g.counting)) {
         atomic_fetch_add(&g.calls, 1);
         atomic_fetch_add(&g.bytes, (long)n);
         long s = atomic_fetch_add(&g.sites, 1);

@@ -20,9 +20,9 @@ HOT static void bias_add(real *c, int64_t ldc, const real *bias, int64_t m, int6
 /* -- Small products --------------------------------------------------------------------------- */
 
 /* Ours instead of the library's: OpenBLAS has kernels for small products that take a packing buffer
- * from malloc at every call (0.3.21 with SkylakeX or Cooperlake kernels: neither operand
- * transposed, M N K <= 10^6, K >= 32 in fp32 or 16 in fp64; later versions on ARM with SVE: others,
- * below a lower bound), and the step loop may not allocate.
+ * from malloc at every call, and the step loop may not allocate. 0.3.21 with SkylakeX or Cooperlake
+ * kernels: neither operand transposed, M N K <= 10^6, K >= 32 (fp64 16), N modulo 16 from 1 to 8
+ * (fp64: modulo 8 from 1 to 4). Later versions on ARM with SVE: other transposes too.
  *
  * Its chains of fused multiply-adds need the instruction: the C library's stand-in is thousands of
  * times slower. A CPU without it (x86 before 2013) has none of those kernels either and takes BLAS
