@@ -21,6 +21,7 @@
 #include <lauxlib.h>
 #include "hooks_int.h"
 #include "sandbox.h"
+#include "vocab.h"
 #include "walk.h"
 #include "../core/base/arena.h"
 #include "../core/base/sysio.h"
@@ -591,6 +592,8 @@ static void build_root(struct loader *lo)
     for (int i = 0; i < lo->cfg->nset; i++)
         apply_set(lo, lo->cfg->set[i]);
     each_data_path(lo, lo->root, NULL);
+    if (!mc_vocab_settle(lo->walk.pool, lo->root, lo->dir, lo->problems))
+        lo->walk.failed = 1;
     struct mc_value *model = mc_value_get(lo->root, "model");
     if (model && model->kind == MC_V_MAP && !trace_model(lo, model)) {
         struct mc_value *mark = mc_value_new(lo->walk.pool, MC_V_BOOL);

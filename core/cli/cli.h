@@ -7,6 +7,7 @@
 #include <stdint.h>
 #include "../base/json.h"
 #include "../base/status.h"
+#include "../data/tokenizer.h"
 #include "../plan/check.h"
 #include "../recipe/recipe.h"
 #include "../train/train.h"
@@ -90,6 +91,14 @@ struct mc_cli_model {
 };
 int mc_cli_model_open(struct mc_cli_model *m);
 void mc_cli_model_close(struct mc_cli_model *m);
+
+/* ---- tokenizer.c ---- */
+/* The run folder's copy of the recipe's tokenizer.json (`file`: not one: nothing to do). */
+mc_status mc_cli_tokenizer_keep(const char *run, const char *file, int allowed, struct mc_err *err);
+/* Settles where the model's tokenizer is read, in m->recipe->data.tokenizer; given: --tokenizer. */
+mc_status mc_cli_tokenizer_find(struct mc_cli_model *m, const char *given, struct mc_err *err);
+mc_status mc_cli_tokenizer_open(const struct mc_cli_model *m, struct mc_tokenizer **t,
+                                struct mc_err *err);
 
 int mc_cmd_check(int argc, char **argv);
 int mc_cmd_explain(int argc, char **argv);

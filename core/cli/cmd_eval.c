@@ -52,7 +52,7 @@ static void answer(const struct mc_cli_model *m, const struct mc_eval_result *e,
 int mc_cmd_eval(int argc, char **argv)
 {
     static struct mc_cli_model m;
-    const char *data = NULL;
+    const char *data = NULL, *tokenizer = NULL;
     int64_t samples = 0;
     int json = 0;
     m.step = -1;
@@ -62,6 +62,8 @@ int mc_cmd_eval(int argc, char **argv)
         {"--step", "N", "of a run, the checkpoint of this step", MC_ARG_I64, &m.step, 0, 9e15},
         {"--recipe", "RECIPE", "instead of the one in the checkpoint", MC_ARG_STR, &m.recipe_path,
          0, 0},
+        {"--tokenizer", "T", "bytes or a tokenizer.json, instead of the model's", MC_ARG_STR,
+         &tokenizer, 0, 0},
         {"--device", "D", "cpu or cuda", MC_ARG_STR, &m.device, 0, 0},
         {"--json", NULL, "answer in JSON", MC_ARG_FLAG, &json, 0, 0},
     };
@@ -88,7 +90,9 @@ int mc_cmd_eval(int argc, char **argv)
         struct mc_eval_result e;
         if (data)
             replace_data(m.recipe, data);
-        mc_status st = mc_session_open(m.recipe, m.ckpt, mc_pool_default_threads(1), &s, &err);
+        mc_status st = mc_cli_tokenizer_find(&m, tokenizer, &err);
+        if (st == MC_OK)
+            st = mc_session_open(m.recipe, m.ckpt, mc_pool_default_threads(1), &s, &err);
         if (st == MC_OK)
             st = mc_session_eval(s, m.own.loaded.base_dir[0] ? m.own.loaded.base_dir : ".", samples,
                                  &e, &err);

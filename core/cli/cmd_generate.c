@@ -3,6 +3,7 @@
  * I1  The same seed, prompt and settings give the same bytes.
  * I2  Bytes go to stdout as they are drawn, prompt first; notes go to stderr. A stop signal or a
  *     closed pipe ends it.
+ * I3  No write ends inside a character: its first bytes wait for the token that ends it.
  */
 #include "cli.h"
 #include "../base/arena.h"
@@ -19,55 +20,88 @@ static const char about[] =
     "Generation ends after --tokens, at an end of document, or at the model's context.";
 
 struct sink {
+    const struct mc_tokenizer *tok;
     int json, stopped;
-    char *text; /* json: [cap] */
+    char *text; /* [cap]; not json: what is not printed yet */
     size_t n, cap;
 };
+
+/* I3: bytes at the end of s[0, n) that begin a character and do not end it. */
+static size_t unfinished(const char *s, size_t n)
+{
+    for (size_t k = 1; k <= 3 && k <= n; k++) {
+        unsigned char c = (unsigned char)s[n - k];
+        if ((c & 0xc0) == 0x80)
+            continue;
+        size_t need = c >= 0xf0 && c < 0xf5 ? 4 : c >= 0xe0 ? 3 : c >= 0xc2 ? 2 : 1;
+        return c < 0xf5 && need > k ? k : 0;
+    }
+    return 0;
+}
+
+static int print(struct sink *s, size_t keep)
+{
+    size_t n = s->n - keep;
+    fwrite(s->text, 1, n, stdout);
+    memmove(s->text, s->text + n, keep);
+    s->n = keep;
+    return fflush(stdout) != 0; /* I2 */
+}
 
 static int emit(void *arg, int32_t token)
 {
     struct sink *s = arg;
-    if (token >= 0 && token < 256) { /* others, such as EOS, are not text */
-        if (s->json) {
-            if (s->n < s->cap)
-                s->text[s->n++] = (char)token;
-        } else {
-            putchar(token);
-            if (fflush(stdout) != 0) /* I2 */
-                return 1;
-        }
+    size_t n;
+    const char *piece = mc_tokenizer_piece(s->tok, token, &n);
+    if (n > s->cap - s->n) {
+        size_t cap = 2 * s->cap + n;
+        char *p = mc_grow(s->text, s->cap, cap, "generated text");
+        if (!p)
+            return 1;
+        s->text = p;
+        s->cap = cap;
     }
+    if (n > 0) /* EOS of bytes is no text */
+        memcpy(s->text + s->n, piece, n);
+    s->n += n;
+    if (!s->json && print(s, unfinished(s->text, s->n)))
+        return 1;
     s->stopped = mc_signals_pending() != 0;
     return s->stopped;
 }
 
 struct settings {
-    const char *prompt;
+    const char *prompt, *tokenizer;
     int64_t tokens, top_k, seed;
     double temperature, top_p;
     int json, no_eos;
 };
 
-static mc_status run(struct mc_cli_model *m, const struct settings *o, struct mc_err *err)
+static void answer_json(const struct mc_cli_model *m, const struct settings *o,
+                        const struct sink *k, int64_t made, int context_end)
+{
+    struct mc_json j;
+    mc_json_init_grow(&j);
+    mc_json_open(&j, NULL, '{');
+    mc_json_str(&j, "prompt", o->prompt);
+    mc_json_strn(&j, "text", k->text, k->n);
+    mc_json_i64(&j, "tokens", made);
+    mc_json_i64(&j, "seed", o->seed);
+    mc_json_i64(&j, "step", m->at);
+    mc_json_bool(&j, "context_end", context_end);
+    mc_json_close(&j, '}');
+    mc_say_json(&j);
+}
+
+static mc_status draw(struct mc_cli_model *m, const struct settings *o, struct sink *k,
+                      const struct mc_ids *prompt, struct mc_err *err)
 {
     struct mc_session *s = NULL;
-    size_t n = strlen(o->prompt);
-    int64_t made = 0;
-    if (strcmp(m->recipe->data.tokenizer, "bytes") != 0)
-        return mc_err_set(err, MC_E_USAGE,
-                          "this model's tokenizer is \"%s\"; generate writes text of models with "
-                          "tokenizer = \"bytes\"",
-                          m->recipe->data.tokenizer);
-    struct sink k = {.json = o->json, .cap = (size_t)o->tokens};
-    int32_t *prompt = mc_alloc((n + 1) * sizeof *prompt, "prompt");
-    k.text = mc_alloc(k.cap + 1, "generated text");
-    mc_status st = prompt && k.text ? MC_OK : mc_err_set(err, MC_E_NOMEM, "no memory for the text");
-    for (size_t i = 0; st == MC_OK && i < n; i++)
-        prompt[i] = (unsigned char)o->prompt[i];
-    if (st == MC_OK)
-        st = mc_session_open(m->recipe, m->ckpt, mc_pool_default_threads(1), &s, err);
-    struct mc_generate_cfg cfg = {.prompt = prompt,
-                                  .nprompt = (int64_t)n,
+    int64_t made = 0, n = prompt->n;
+    MC_TRY(mc_session_open(m->recipe, m->ckpt, mc_pool_default_threads(1), &s, err));
+    struct mc_generate_cfg cfg = {.prompt = prompt->v,
+                                  .nprompt = n,
+                                  .eos = mc_tokenizer_eos(k->tok),
                                   .max_tokens = o->tokens,
                                   .temperature = o->temperature,
                                   .top_k = o->top_k,
@@ -75,34 +109,48 @@ static mc_status run(struct mc_cli_model *m, const struct settings *o, struct mc
                                   .seed = (uint64_t)o->seed,
                                   .stop_at_eos = !o->no_eos,
                                   .emit = emit,
-                                  .arg = &k};
-    if (st == MC_OK && !o->json && (int64_t)n < m->recipe->model.seq)
+                                  .arg = k};
+    if (!o->json && n < m->recipe->model.seq)
         fputs(o->prompt, stdout);
-    if (st == MC_OK)
-        st = mc_session_generate(s, &cfg, &made, err);
+    mc_status st = mc_session_generate(s, &cfg, &made, err);
     mc_session_close(s);
-    int64_t room = m->recipe->model.seq - (n > 0 ? (int64_t)n : 1) + 1;
-    if (st == MC_OK && o->json) {
-        struct mc_json j;
-        mc_json_init_grow(&j);
-        mc_json_open(&j, NULL, '{');
-        mc_json_str(&j, "prompt", o->prompt);
-        mc_json_strn(&j, "text", k.text, k.n);
-        mc_json_i64(&j, "tokens", made);
-        mc_json_i64(&j, "seed", o->seed);
-        mc_json_i64(&j, "step", m->at);
-        mc_json_bool(&j, "context_end", made == room && made < o->tokens);
-        mc_json_close(&j, '}');
-        mc_say_json(&j);
-    } else if (st == MC_OK) {
-        putchar('\n');
-        fflush(stdout);
-        if (made == room && made < o->tokens)
-            fprintf(stderr, "note: stopped at the model's context of %lld tokens\n",
-                    (long long)m->recipe->model.seq);
+    MC_TRY(st);
+    int64_t room = m->recipe->model.seq - (n > 0 ? n : 1) + 1;
+    int context_end = made == room && made < o->tokens;
+    if (o->json) {
+        answer_json(m, o, k, made, context_end);
+        return MC_OK;
     }
+    print(k, 0);
+    putchar('\n');
+    fflush(stdout);
+    if (context_end)
+        fprintf(stderr, "note: stopped at the model's context of %lld tokens\n",
+                (long long)m->recipe->model.seq);
+    return MC_OK;
+}
+
+static mc_status run(struct mc_cli_model *m, const struct settings *o, struct mc_err *err)
+{
+    struct mc_tokenizer *t = NULL;
+    struct mc_encoder *e = NULL;
+    struct mc_ids prompt = {0};
+    struct sink k = {.json = o->json, .cap = (size_t)o->tokens + 16};
+    mc_status st;
+    MC_TRY(mc_cli_tokenizer_find(m, o->tokenizer, err));
+    MC_TRY(mc_cli_tokenizer_open(m, &t, err));
+    MC_TRY_GOTO(st, mc_encoder_create(t, &e, err), out);
+    MC_TRY_GOTO(st, mc_encode(e, o->prompt, strlen(o->prompt), MC_ENCODE_SPECIAL, &prompt, err),
+                out);
+    k.tok = t;
+    k.text = mc_alloc(k.cap, "generated text");
+    st = k.text ? draw(m, o, &k, &prompt, err)
+                : mc_err_set(err, MC_E_NOMEM, "no memory for the text");
+out:
     mc_free(k.text);
-    mc_free(prompt);
+    mc_free(prompt.v);
+    mc_encoder_destroy(e);
+    mc_tokenizer_close(t);
     return st;
 }
 
@@ -123,6 +171,8 @@ int mc_cmd_generate(int argc, char **argv)
         {"--seed", "S", "of the draws (default 1)", MC_ARG_I64, &o.seed, 0, 9e15},
         {"--no-stop", NULL, "go on after an end of document", MC_ARG_FLAG, &o.no_eos, 0, 0},
         {"--step", "N", "of a run, the checkpoint of this step", MC_ARG_I64, &m.step, 0, 9e15},
+        {"--tokenizer", "T", "bytes or a tokenizer.json, instead of the model's", MC_ARG_STR,
+         &o.tokenizer, 0, 0},
         {"--device", "D", "cpu or cuda", MC_ARG_STR, &m.device, 0, 0},
         {"--json", NULL, "answer in JSON, all at once", MC_ARG_FLAG, &o.json, 0, 0},
     };

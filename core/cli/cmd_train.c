@@ -86,6 +86,11 @@ static mc_status settle_paths(struct train *t, struct mc_err *err)
     struct mc_data_cfg *d = &t->r.recipe->data;
     MC_TRY(absolute(t->base, d->train, d->ntrain, err));
     MC_TRY(absolute(t->base, d->valid, d->nvalid, err));
+    if (mc_tokenizer_is_file(d->tokenizer)) {
+        char path[MC_PATH];
+        MC_TRY(mc_path_join(path, sizeof path, t->base, d->tokenizer, err));
+        snprintf(d->tokenizer, sizeof d->tokenizer, "%s", path);
+    }
     return MC_OK;
 }
 
@@ -280,11 +285,20 @@ static mc_status new_segment(struct train *t, struct mc_err *err)
     return mc_err_trail(err, st, __FILE__, __LINE__);
 }
 
+static mc_status keep_tokenizer(const struct train *t, struct mc_err *err)
+{
+    int allowed = 0;
+    for (int i = 0; i < t->allow.n; i++)
+        allowed |= !strcmp(t->allow.v[i], "data.tokenizer") || !strcmp(t->allow.v[i], "data");
+    return mc_cli_tokenizer_keep(t->rd.path, t->r.recipe->data.tokenizer, allowed, err);
+}
+
 static mc_status start(struct train *t, struct mc_err *err)
 {
     char exe[1024], threads[16];
     const char *arg[12];
     int n = 0;
+    MC_TRY(keep_tokenizer(t, err));
     MC_TRY(mc_exe_find(exe, err));
     MC_TRY(new_segment(t, err));
     snprintf(threads, sizeof threads, "%d", t->threads);

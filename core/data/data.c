@@ -19,6 +19,7 @@
  * ntrain = 0 with validation sources is legal: evaluation only.
  * Memory: handle life. */
 #include "data_int.h"
+#include "tokenizer.h"
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -224,23 +225,72 @@ static mc_status check_cfg(const struct mc_recipe *r, struct mc_err *err)
     return MC_OK;
 }
 
-static mc_status check_tokenizer(const struct mc_data *d, const struct mc_data_cfg *cfg,
-                                 struct mc_err *err)
+/* Packed sources must come from this tokenizer, where their sidecar tells. t NULL: a name. */
+static mc_status check_packed(const struct mc_data *d, const char *want,
+                              const struct mc_tokenizer *t, struct mc_err *err)
 {
-    if (!strcmp(cfg->tokenizer, "bytes"))
-        return MC_OK;
-    for (int i = 0; i < d->nsource; i++)
-        if (mc_source_kind(d->source[i]) == MC_SOURCE_TEXT)
+    for (int i = 0; i < d->nsource; i++) {
+        const struct mc_source *s = d->source[i];
+        const char *name;
+        uint64_t hash = mc_source_tokenizer(s, &name);
+        if (mc_source_kind(s) == MC_SOURCE_TEXT && !mc_tokenizer_is_bytes(t))
+            return mc_err_set(err, MC_E_RECIPE,
+                              "data: source %d is text, which only tokenizer = \"bytes\" reads as "
+                              "it is; with \"%s\" pack it first: mascon data pack --tokenizer %s",
+                              i + 1, want, want);
+        if (hash != 0 && hash != mc_tokenizer_hash(t))
+            return mc_err_set(err, MC_E_RECIPE,
+                              "data: source %d was packed by another tokenizer (%s), not by "
+                              "data.tokenizer = \"%s\"; pack it again, or set that one",
+                              i + 1, name, want);
+        if (mc_source_kind(s) == MC_SOURCE_PACKED && mc_source_is_bytes(s) &&
+            !mc_tokenizer_is_bytes(t))
             return mc_err_set(
                 err, MC_E_RECIPE,
-                "data: source %d is text, which only tokenizer = \"bytes\" reads as it "
-                "is; with \"%s\" give packed data (.bin/.idx)",
-                i + 1, cfg->tokenizer);
+                "data: source %d was packed as bytes, not by data.tokenizer = \"%s\"; "
+                "pack it again with --tokenizer %s",
+                i + 1, want, want);
+    }
+    return MC_OK;
+}
+
+static mc_status check_name(const struct mc_data *d, const struct mc_data_cfg *cfg,
+                            struct mc_err *err)
+{
+    for (int i = 0; i < d->nsource; i++)
+        if (mc_source_kind(d->source[i]) == MC_SOURCE_TEXT)
+            return mc_err_set(err, MC_E_RECIPE,
+                              "data: source %d is text, which only tokenizer = \"bytes\" reads as "
+                              "it is; \"%s\" is a name: give a tokenizer.json and packed data "
+                              "(mascon data pack --tokenizer FILE)",
+                              i + 1, cfg->tokenizer);
     if (cfg->mask_eod)
         return mc_err_set(err, MC_E_RECIPE,
                           "data.mask_eod: the EOS of tokenizer \"%s\" is not known",
                           cfg->tokenizer);
     return MC_OK;
+}
+
+static mc_status check_tokenizer(struct mc_data *d, const struct mc_data_cfg *cfg,
+                                 const char *base_dir, struct mc_err *err)
+{
+    char path[MC_PATH];
+    struct mc_tokenizer *t;
+    int bytes = !strcmp(cfg->tokenizer, "bytes");
+    d->eos = -1;
+    if (!bytes && !mc_tokenizer_is_file(cfg->tokenizer))
+        return check_name(d, cfg, err);
+    if (bytes)
+        snprintf(path, sizeof path, "bytes");
+    else
+        MC_TRY(mc_path_join(path, sizeof path, base_dir, cfg->tokenizer, err));
+    MC_TRY(mc_tokenizer_open(path, &t, err));
+    d->eos = mc_tokenizer_eos(t);
+    mc_status st = check_packed(d, cfg->tokenizer, t, err);
+    mc_tokenizer_close(t);
+    if (st == MC_OK && cfg->mask_eod && d->eos < 0)
+        st = mc_err_set(err, MC_E_RECIPE, "data.mask_eod: tokenizer %s has no EOS", cfg->tokenizer);
+    return st;
 }
 
 static mc_status open_all(struct mc_data *d, const struct mc_recipe *r, const char *base_dir,
@@ -250,7 +300,7 @@ static mc_status open_all(struct mc_data *d, const struct mc_recipe *r, const ch
     if (d->megatron && d->ntrain > 0)
         MC_TRY(open_megatron(d, r, err));
     MC_TRY(open_valid(d, &r->data, base_dir, err));
-    MC_TRY(check_tokenizer(d, &r->data, err));
+    MC_TRY(check_tokenizer(d, &r->data, base_dir, err));
     struct mc_hasher *h = mc_hasher_create();
     if (!h)
         return mc_err_set(err, MC_E_NOMEM, "no memory to hash the data");
@@ -347,7 +397,7 @@ static mc_status finish_one(const struct mc_data *d, const char *source, const c
     }
     if (d->mask_eod)
         for (int64_t i = 0; i < t; i++)
-            if (tokens[i] == MC_BYTES_EOS)
+            if (tokens[i] == d->eos)
                 targets[i] = -1;
     return MC_OK;
 }

@@ -27,6 +27,8 @@ int64_t mc_source_tokens(const struct mc_source *s);
 int64_t mc_source_documents(const struct mc_source *s);
 uint64_t mc_source_hash(const struct mc_source *s); /* sizes and content */
 int mc_source_is_bytes(const struct mc_source *s);  /* text, or packed by the bytes tokenizer */
+/* Hash of the tokenizer it was packed by; 0: bytes, or not known. *name: as its sidecar says. */
+uint64_t mc_source_tokenizer(const struct mc_source *s, const char **name);
 /* NULL: not packed. */
 const struct mc_indexed *mc_source_indexed(const struct mc_source *s);
 /* Tokens [pos, pos + n) of the stream. MC_E_FORMAT: an id outside [0, 2^31). */
@@ -93,6 +95,7 @@ mc_status mc_pack_split(const struct mc_pack_cfg *cfg, int64_t max_seq, struct m
 /* ---- sidecar.c: prefix.json ---- */
 struct mc_sidecar {
     char tokenizer[MC_WORD];
+    uint64_t tokenizer_hash; /* 0: not written (bytes) */
     int64_t documents, tokens, bin_bytes, idx_bytes;
     uint64_t bin_hash, idx_hash;
     int64_t chunk;
@@ -131,6 +134,7 @@ struct mc_part { /* a range of one source's stream: what training or validation 
 struct mc_data {
     int64_t seq, vocab;
     int mask_eod, bytes_like;
+    int32_t eos; /* -1: not known */
     int megatron; /* the order is Megatron's: mega, blend; else mc_order's */
     struct mc_megatron mega[MC_MAX_SOURCES];
     double blend[MC_MAX_SOURCES];

@@ -2,7 +2,8 @@
  * Floor 3 (data). Includes: base recipe.
  *
  * One JSON object, written last by pack.c:
- *   format "mascon.pack"   version 1   tokenizer "bytes"
+ *   format "mascon.pack"   version 1   tokenizer "bytes" or the file's name
+ *   tokenizer_xxh3                XXH3-64 of the tokenizer's file; not there for bytes
  *   documents, tokens, bytes      counts; bytes: of the inputs
  *   bin_bytes, idx_bytes          sizes
  *   bin_xxh3, idx_xxh3            XXH3-64 of each file, 16 hex digits
@@ -60,6 +61,9 @@ static mc_status parse(json_t *o, const char *path, struct mc_sidecar *s, struct
         !hex64(json_string_value(json_object_get(o, "bin_xxh3")), &s->bin_hash) ||
         !hex64(json_string_value(json_object_get(o, "idx_xxh3")), &s->idx_hash))
         return mc_err_set(err, MC_E_FORMAT, "%s: a member is missing or of the wrong type", path);
+    json_t *th = json_object_get(o, "tokenizer_xxh3");
+    if (th && !hex64(json_string_value(th), &s->tokenizer_hash))
+        return mc_err_set(err, MC_E_FORMAT, "%s: tokenizer_xxh3 is not 16 hex digits", path);
     snprintf(s->tokenizer, sizeof s->tokenizer, "%s", tok);
     s->nchunks = (int64_t)json_array_size(list);
     if (s->chunk < 4096 || s->nchunks != s->bin_bytes / s->chunk + (s->bin_bytes % s->chunk > 0))

@@ -48,6 +48,8 @@ struct mc_source {
     int64_t tokens, documents;
     uint64_t hash;
     int is_bytes;
+    char tokenizer[MC_WORD]; /* PACKED, by us */
+    uint64_t tokenizer_hash;
     int nfiles; /* TEXT */
     struct text_file *file;
     struct mc_indexed *indexed; /* PACKED */
@@ -340,6 +342,8 @@ static mc_status open_packed(struct mc_source *s, const char *prefix, struct mc_
     struct mc_sidecar sc;
     if (mc_sidecar_read(prefix, &sc, NULL) == MC_OK) { /* a foreign .json is not our concern here */
         s->is_bytes = !strcmp(sc.tokenizer, "bytes");
+        s->tokenizer_hash = sc.tokenizer_hash;
+        memcpy(s->tokenizer, sc.tokenizer, sizeof s->tokenizer);
         mc_sidecar_fini(&sc);
     }
     return MC_OK;
@@ -405,6 +409,12 @@ const struct mc_indexed *mc_source_indexed(const struct mc_source *s)
 int mc_source_is_bytes(const struct mc_source *s)
 {
     return s->is_bytes;
+}
+
+uint64_t mc_source_tokenizer(const struct mc_source *s, const char **name)
+{
+    *name = s->tokenizer;
+    return s->tokenizer_hash;
 }
 
 /* ---- read ---- */

@@ -58,6 +58,12 @@ static mc_status open_bytes(struct mc_tokenizer **t, struct mc_err *err)
     return MC_OK;
 }
 
+int mc_tokenizer_is_file(const char *name)
+{
+    size_t n = strlen(name);
+    return n > 5 && !strcmp(name + n - 5, ".json");
+}
+
 mc_status mc_tokenizer_open(const char *bytes_or_path, struct mc_tokenizer **t, struct mc_err *err)
 {
     char *text;

@@ -23,6 +23,8 @@
 #include "../base/status.h"
 
 struct mc_tokenizer;
+/* 1: the name of a tokenizer in a recipe is the path of a file: it ends in .json. */
+int mc_tokenizer_is_file(const char *name);
 mc_status mc_tokenizer_open(const char *bytes_or_path, struct mc_tokenizer **t, struct mc_err *err);
 /* From memory; `path` for messages. */
 mc_status mc_tokenizer_parse(const char *json, size_t n, const char *path, struct mc_tokenizer **t,

@@ -16,6 +16,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "../base/sysio.h"
+#include "../data/tokenizer.h"
 #include "../par/layout.h"
 #include "../train/train.h"
 
@@ -331,10 +332,11 @@ static void check_data(struct check *c)
         refuse(c, "data.train", "--set data.train=FILE",
                "the data is only declared (m.data.declared): such a recipe can be planned, not "
                "trained");
-    if (strcmp(d->tokenizer, "bytes") != 0 && d->declared_tokens == 0)
+    if (strcmp(d->tokenizer, "bytes") != 0 && !mc_tokenizer_is_file(d->tokenizer) &&
+        d->declared_tokens == 0)
         note(c,
-             "data.tokenizer \"%.60s\" is kept as a name: this version reads token files "
-             "(.bin/.idx) and encodes text as bytes only",
+             "data.tokenizer \"%.60s\" is kept as a name: give the path of its tokenizer.json, and "
+             "its vocabulary, EOS and text are known",
              d->tokenizer);
     if (c->cfg->base_dir) {
         check_sources(c, "data.train", d->train, d->ntrain);

@@ -28,8 +28,11 @@ mc_status mc_eval_sum(const struct mc_eval_job *job, struct mc_eval_sum *sum, st
             break;
         }
         MC_TRY(mc_data_fetch_valid(job->data, s.samples, b, job->tokens, job->targets, err));
-        for (int64_t i = 0; i < b * job->seq; i++)
+        for (int64_t i = 0; i < b * job->seq; i++) {
             s.tokens += job->targets[i] >= 0;
+            if (job->id_bytes && job->targets[i] >= 0)
+                s.bytes += job->id_bytes[job->targets[i]];
+        }
         struct mc_microbatch mb = {
             .b = b, .t = job->seq, .tokens = job->tokens, .targets = job->targets};
         mc_graph_forward(job->graph, 0, &mb, 0, &s.loss_sum);

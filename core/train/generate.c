@@ -95,6 +95,10 @@ static mc_status check(const struct mc_recipe *r, const struct mc_generate_cfg *
                           "the prompt has %lld tokens and the model's context is %lld: shorten the "
                           "prompt to at most %lld",
                           (long long)n, (long long)r->model.seq, (long long)r->model.seq - 1);
+    if (c->nprompt == 0 && (c->eos < 0 || c->eos >= r->model.vocab))
+        return mc_err_set(err, MC_E_USAGE,
+                          "the model's tokenizer has no EOS to begin a document with: give a "
+                          "prompt");
     for (int64_t i = 0; i < c->nprompt; i++)
         if (c->prompt[i] < 0 || c->prompt[i] >= r->model.vocab)
             return mc_err_set(err, MC_E_USAGE, "token %d of the prompt is past the vocabulary %lld",
@@ -105,7 +109,7 @@ static mc_status check(const struct mc_recipe *r, const struct mc_generate_cfg *
 mc_status mc_session_generate(struct mc_session *s, const struct mc_generate_cfg *cfg,
                               int64_t *ntokens, struct mc_err *err)
 {
-    const int32_t start = MC_BYTES_EOS; /* nothing said: the beginning of a document */
+    const int32_t start = cfg->eos; /* nothing said: the beginning of a document */
     const int32_t *prompt = cfg->nprompt > 0 ? cfg->prompt : &start;
     int64_t n = cfg->nprompt > 0 ? cfg->nprompt : 1, made = 0;
     int64_t vocab = s->recipe->model.vocab;
@@ -128,7 +132,7 @@ mc_status mc_session_generate(struct mc_session *s, const struct mc_generate_cfg
             break;
         double u = mc_rng_uniform(key, 0, (uint64_t)pos); /* I1 */
         int32_t id = mc_generate_draw(logit, vocab, cfg, u, scratch);
-        if (cfg->stop_at_eos && id == MC_BYTES_EOS)
+        if (cfg->stop_at_eos && id == cfg->eos)
             break;
         made++;
         if (cfg->emit(cfg->arg, id) != 0 || made == cfg->max_tokens)

@@ -8,6 +8,9 @@
  * Memory: struct mc_session owns all; the recipe is borrowed. Threads: one, beside the pool's. */
 #include "session_int.h"
 #include "../../ckpt/ckpt.h"
+#include "../base/arena.h"
+#include "../base/sysio.h"
+#include "../data/tokenizer.h"
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -155,6 +158,34 @@ static mc_status open_valid(const struct mc_recipe *r, const char *base_dir, str
     return mc_err_trail(err, st, __FILE__, __LINE__);
 }
 
+/* Bytes of text behind every id, when the tokenizer is a file; else *out stays NULL. */
+static mc_status bytes_of_ids(const struct mc_recipe *r, const char *base_dir, uint32_t **out,
+                              struct mc_err *err)
+{
+    char path[MC_PATH];
+    struct mc_tokenizer *t;
+    if (!mc_tokenizer_is_file(r->data.tokenizer))
+        return MC_OK;
+    MC_TRY(mc_path_join(path, sizeof path, base_dir, r->data.tokenizer, err));
+    MC_TRY(mc_tokenizer_open(path, &t, err));
+    *out = mc_alloc((size_t)r->model.vocab * sizeof **out, "bytes of ids");
+    for (int32_t id = 0; *out && id < r->model.vocab; id++) {
+        size_t n;
+        mc_tokenizer_piece(t, id, &n);
+        (*out)[id] = mc_tokenizer_is_special(t, id) ? 0 : (uint32_t)n; /* EOS is no text */
+    }
+    mc_tokenizer_close(t);
+    return *out ? MC_OK : mc_err_set(err, MC_E_NOMEM, "no memory for the vocabulary");
+}
+
+/* Bytes: a token is one, EOS too. */
+static double bits_per_byte(const struct mc_data *d, const struct mc_eval_sum *sum)
+{
+    const double ln2 = 0.69314718055994530942;
+    int64_t bytes = mc_data_bytes_like(d) ? sum->tokens : sum->bytes;
+    return bytes > 0 ? sum->loss_sum / (double)bytes / ln2 : NAN;
+}
+
 mc_status mc_session_eval(struct mc_session *s, const char *base_dir, int64_t max_samples,
                           struct mc_eval_result *res, struct mc_err *err)
 {
@@ -162,9 +193,11 @@ mc_status mc_session_eval(struct mc_session *s, const char *base_dir, int64_t ma
     struct mc_graph *g;
     struct mc_eval_sum sum;
     int32_t *ids = NULL;
+    uint32_t *id_bytes = NULL;
     const struct mc_recipe *r = s->recipe;
     mc_status st;
     MC_TRY(open_valid(r, base_dir, &d, err));
+    MC_TRY_GOTO(st, bytes_of_ids(r, base_dir, &id_bytes, err), done);
     int64_t all = mc_data_valid_samples(d);
     MC_TRY_GOTO(st, mc_session_graph(s, MC_GRAPH_EVAL, &g, err), done);
     size_t n = (size_t)r->batch.micro * (size_t)r->model.seq;
@@ -180,6 +213,7 @@ mc_status mc_session_eval(struct mc_session *s, const char *base_dir, int64_t ma
                               .seq = r->model.seq,
                               .tokens = ids,
                               .targets = ids + n,
+                              .id_bytes = id_bytes,
                               .poll = 1};
     MC_TRY_GOTO(st, mc_eval_sum(&job, &sum, err), done);
     if (sum.stopped) {
@@ -191,10 +225,10 @@ mc_status mc_session_eval(struct mc_session *s, const char *base_dir, int64_t ma
     *res = (struct mc_eval_result){.loss = loss,
                                    .tokens = sum.tokens,
                                    .samples = sum.samples,
-                                   .bits_per_byte =
-                                       mc_data_bytes_like(d) ? loss / 0.69314718055994530942 : NAN};
+                                   .bits_per_byte = bits_per_byte(d, &sum)};
 done:
     mc_free(ids);
+    mc_free(id_bytes);
     mc_data_close(d);
     return st;
 }

@@ -41,7 +41,7 @@ mc_status mc_train_plan(const struct mc_recipe *r, int threads, struct mc_train_
 struct mc_eval_result {
     double loss;
     int64_t tokens, samples;
-    double bits_per_byte; /* NaN unless byte-like */
+    double bits_per_byte; /* over the bytes that the targets stand for; NaN: not known */
 };
 struct mc_session; /* a model loaded for inference */
 mc_status mc_session_open(const struct mc_recipe *r, const char *ckpt_path, int threads,
@@ -52,6 +52,7 @@ mc_status mc_session_eval(struct mc_session *s, const char *base_dir, int64_t ma
 struct mc_generate_cfg {
     const int32_t *prompt;
     int64_t nprompt; /* may be 0: starts from EOS */
+    int32_t eos;     /* of the tokenizer; -1: none */
     int64_t max_tokens;
     double temperature; /* 0: greedy */
     int64_t top_k;      /* 0: off */

@@ -176,13 +176,14 @@ struct mc_eval_job {
     const struct mc_data *data;
     int64_t samples, micro, seq;
     int32_t *tokens, *targets; /* [micro * seq] */
+    const uint32_t *id_bytes;  /* [vocab] bytes of text that each id stands for; may be NULL */
     int poll;                  /* 1: a stop signal ends it */
     void (*each)(void *arg, int64_t samples);
     void *arg; /* after each microbatch; may be NULL */
 };
 struct mc_eval_sum {
     double loss_sum;
-    int64_t tokens, samples;
+    int64_t tokens, samples, bytes; /* bytes: of the targets, by id_bytes */
     int stopped;
 };
 mc_status mc_eval_sum(const struct mc_eval_job *job, struct mc_eval_sum *sum, struct mc_err *err);
