@@ -5,6 +5,7 @@
  * Memory: none kept. Threads: one. */
 #include "cli.h"
 #include <errno.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -103,23 +104,30 @@ void mc_say_count(int64_t n, char dst[32])
     dst[o] = '\0';
 }
 
+/* MASCON_HOME; else where an installed program's data lies, seen from the program itself, so that a
+ * prefix can be chosen at installation and moved later; else the source tree it was built from. */
 mc_status mc_home_find(char home[1024], struct mc_err *err)
 {
-    const char *said = getenv("MASCON_HOME"), *dir = MC_SOURCE_HOME;
-    if (said && *said)
-        dir = said;
-    else if (mc_sys_is_dir(MC_INSTALL_HOME "/lua"))
-        dir = MC_INSTALL_HOME;
-    char lua[1100];
-    if (snprintf(lua, sizeof lua, "%s/lua/mascon", dir) >= 1000)
-        return mc_err_set(err, MC_E_USAGE, "MASCON_HOME: path too long");
+    const char *said = getenv("MASCON_HOME");
+    char installed[PATH_MAX] = "", exe[1024], bin[1024], lua[PATH_MAX + 16];
+    if (mc_exe_find(exe, NULL) == MC_OK) {
+        mc_path_dir(bin, sizeof bin, exe);
+        snprintf(lua, sizeof lua, "%s/%s", bin, MC_DATA_FROM_BIN);
+        if (!realpath(lua, installed))
+            installed[0] = 0;
+    }
+    const char *dir = said && *said ? said : installed[0] ? installed : MC_SOURCE_HOME;
+    snprintf(lua, sizeof lua, "%s/lua/mascon", dir);
+    if (strlen(dir) >= 1000)
+        return mc_err_set(err, MC_E_USAGE, "%.60s...: the path of the Lua library is too long",
+                          dir);
     if (!mc_sys_is_dir(lua))
         return mc_err_set(
             err, MC_E_USAGE,
             "%s%s has no lua/mascon: the Lua library is not there; set MASCON_HOME to "
             "the folder that holds lua/ hooks/ recipes/",
             dir == said ? "MASCON_HOME=" : "", dir);
-    snprintf(home, 1024, "%s", dir);
+    snprintf(home, 1024, "%.1000s", dir);
     return MC_OK;
 }
 
