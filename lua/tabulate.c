@@ -2,8 +2,9 @@
  * Floor 7 (lua).
  *
  * f(s) -> number, s = { step, samples, tokens, global }: step is the number of the step asked for,
- * from 1; samples and tokens are totals read before it; global is its batch (absent when the batch
- * itself is asked for).
+ * from 1. For lr, global is its batch, and samples and tokens are totals read with it, as the built-in
+ * schedules count (core/optim/lr.c); for the batch, they are totals read before it, and there is no
+ * global.
  *
  * I1  The batch comes first: how many steps a target in tokens or samples takes follows from it.
  * I2  Equal neighbours are one piece of the ramp, in samples read; at most MC_MAX_RAMP pieces and
@@ -125,6 +126,8 @@ MC_LJMP static int body_tabulate(lua_State *L)
             luaL_error(L, "no global batch");
         if (t->lr_ref != LUA_NOREF) {
             set_num(L, 4, "global", (double)g);
+            set_num(L, 4, "samples", (double)(samples + g));
+            set_num(L, 4, "tokens", (double)(tokens + g * r->model.seq));
             t->path = "lr";
             const double v = ask(L, 2, 4, step);
             if (v < 0 || v > 1e3)

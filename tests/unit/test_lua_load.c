@@ -547,8 +547,8 @@ static void tabulate_gives_every_step_its_rate(void **state)
     (void)recipe(&x);
     assert_int_equal(mc_lua_tabulate(&x.l, &x.problems, &x.err), MC_OK);
     const struct mc_recipe *r = recipe(&x);
-    /* batches 2 2 2 4 4 4 4: samples before 0 2 4 6 10 14 18 -> 7 steps reach 20 */
-    const double samples[] = {0, 2, 4, 6, 10, 14, 18}, global[] = {2, 2, 2, 4, 4, 4, 4};
+    /* batches 2 2 2 4 4 4 4: samples with each 2 4 6 10 14 18 22 -> 7 steps reach 20 */
+    const double samples[] = {2, 4, 6, 10, 14, 18, 22}, global[] = {2, 2, 2, 4, 4, 4, 4};
     assert_int_equal(r->lr.ntable, 7);
     for (int i = 0; i < 7; i++)
         assert_true(fabs(r->lr.table[i] - ((i + 1) * 1000 + samples[i] + global[i] / 10) / 1e6) <
