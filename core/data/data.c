@@ -14,7 +14,8 @@
  * I1  Each training source gives at least one sample, and so does each validation range: a source
  *     that could never be drawn is an error, with both lengths.
  * I2  Weights are finite and above 0; they are normalised here.
- * I3  Ids are checked against the vocabulary in every fetch: that is when they are first touched.
+ * I3  Ids are checked against the vocabulary in every fetch: that is when they are first touched;
+ *     and at open where the sidecar tells the largest.
  * I4  Fetch allocates nothing and may run in several threads at once.
  * ntrain = 0 with validation sources is legal: evaluation only.
  * Memory: handle life. */
@@ -57,6 +58,11 @@ static mc_status open_part(struct mc_data *d, const char *base_dir, const struct
     MC_TRY(mc_source_open(path, &p[i].src, err));
     d->source[d->nsource++] = p[i].src;
     p[i].tokens = mc_source_tokens(p[i].src);
+    if (mc_source_max_id(p[i].src) >= d->vocab) /* I3, before anything is read */
+        return mc_err_set(err, MC_E_RECIPE,
+                          "source \"%s\" has ids up to %lld, past the vocabulary of %lld ids; is "
+                          "model.vocab that of the data's tokenizer?",
+                          p[i].name, (long long)mc_source_max_id(p[i].src), (long long)d->vocab);
     return MC_OK;
 }
 

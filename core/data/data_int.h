@@ -29,6 +29,7 @@ uint64_t mc_source_hash(const struct mc_source *s); /* sizes and content */
 int mc_source_is_bytes(const struct mc_source *s);  /* text, or packed by the bytes tokenizer */
 /* Hash of the tokenizer it was packed by; 0: bytes, or not known. *name: as its sidecar says. */
 uint64_t mc_source_tokenizer(const struct mc_source *s, const char **name);
+int64_t mc_source_max_id(const struct mc_source *s); /* by its sidecar; -1: not known */
 /* NULL: not packed. */
 const struct mc_indexed *mc_source_indexed(const struct mc_source *s);
 /* Tokens [pos, pos + n) of the stream. MC_E_FORMAT: an id outside [0, 2^31). */
@@ -97,6 +98,7 @@ struct mc_sidecar {
     char tokenizer[MC_WORD];
     uint64_t tokenizer_hash; /* 0: not written (bytes) */
     int64_t documents, tokens, bin_bytes, idx_bytes;
+    int64_t max_id; /* -1: none, or not said */
     uint64_t bin_hash, idx_hash;
     int64_t chunk;
     int64_t nchunks;
@@ -134,7 +136,7 @@ struct mc_part { /* a range of one source's stream: what training or validation 
 struct mc_data {
     int64_t seq, vocab;
     int mask_eod, bytes_like;
-    int32_t eos; /* -1: not known */
+    int32_t eos;  /* -1: not known */
     int megatron; /* the order is Megatron's: mega, blend; else mc_order's */
     struct mc_megatron mega[MC_MAX_SOURCES];
     double blend[MC_MAX_SOURCES];

@@ -5,6 +5,7 @@
  *   format "mascon.pack"   version 1   tokenizer "bytes" or the file's name
  *   tokenizer_xxh3                XXH3-64 of the tokenizer's file; not there for bytes
  *   documents, tokens, bytes      counts; bytes: of the inputs
+ *   vocab, max_id                 of the ids; max_id: the largest in .bin, -1: none
  *   bin_bytes, idx_bytes          sizes
  *   bin_xxh3, idx_xxh3            XXH3-64 of each file, 16 hex digits
  *   chunk                         bytes of .bin under one entry of the next list
@@ -65,6 +66,10 @@ static mc_status parse(json_t *o, const char *path, struct mc_sidecar *s, struct
     if (th && !hex64(json_string_value(th), &s->tokenizer_hash))
         return mc_err_set(err, MC_E_FORMAT, "%s: tokenizer_xxh3 is not 16 hex digits", path);
     snprintf(s->tokenizer, sizeof s->tokenizer, "%s", tok);
+    s->max_id = -1; /* a sidecar of an empty stream, or one that does not say */
+    if (json_object_get(o, "max_id") && json_integer_value(json_object_get(o, "max_id")) >= 0 &&
+        !count(o, "max_id", &s->max_id))
+        return mc_err_set(err, MC_E_FORMAT, "%s: max_id is not a number", path);
     s->nchunks = (int64_t)json_array_size(list);
     if (s->chunk < 4096 || s->nchunks != s->bin_bytes / s->chunk + (s->bin_bytes % s->chunk > 0))
         return mc_err_set(err, MC_E_FORMAT, "%s: %lld chunks of %lld bytes do not make %lld bytes",

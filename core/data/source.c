@@ -21,11 +21,11 @@
  * I3  The hash covers sizes and content: whole up to 64 MiB a source, above that 1,024 blocks of
  *     4 KiB, evenly spaced, the first and the last included; the .idx of a packed source always
  *     whole. It tells two sources apart; proof against damage is `verify`.
- * Memory: handle life; file bytes are mapped, at most 32,768 files a source.
- * Threads: read-only after open, any number of readers.
- * stat(2) is called here and not through sysio: its answer steers nothing but what to open, and the
- * open then fails in sysio. */
-#include "data_int.h"
+ * I4  What is surely not meant as its bytes is refused: .gz, .zst, .jsonl, .ndjson. Pack reads
+ * them. Memory: handle life; file bytes are mapped, at most 32,768 files a source. Threads:
+ * read-only after open, any number of readers. stat(2) is called here and not through sysio: its
+ * answer steers nothing but what to open, and the open then fails in sysio. */
+#include "pack_int.h"
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -48,6 +48,7 @@ struct mc_source {
     int64_t tokens, documents;
     uint64_t hash;
     int is_bytes;
+    int64_t max_id;          /* by the sidecar; -1: not known */
     char tokenizer[MC_WORD]; /* PACKED, by us */
     uint64_t tokenizer_hash;
     int nfiles; /* TEXT */
@@ -303,11 +304,25 @@ static mc_status hash_source(struct mc_source *s, struct mc_err *err)
     return MC_OK;
 }
 
+/* I4 */
+static mc_status plain_only(const struct mc_files *f, struct mc_err *err)
+{
+    for (int i = 0; i < f->n; i++)
+        if (mc_stream_packed(f->path[i]) || mc_pack_is_jsonl(f->path[i]))
+            return mc_err_set(err, MC_E_RECIPE,
+                              "%s: %s is not read as it is: pack it first (mascon data pack), or "
+                              "give it another name if its bytes are meant",
+                              f->path[i],
+                              mc_stream_packed(f->path[i]) ? "a compressed file" : "JSONL");
+    return MC_OK;
+}
+
 static mc_status open_text(struct mc_source *s, struct mc_err *err)
 {
     struct mc_files f;
     MC_TRY(mc_source_files(s->path, &f, err));
-    mc_status st = MC_OK;
+    mc_status st;
+    MC_TRY_GOTO(st, plain_only(&f, err), out);
     if (f.n > MC_SOURCE_MAX_MAPPED) {
         st = mc_err_set(
             err, MC_E_RECIPE,
@@ -342,6 +357,7 @@ static mc_status open_packed(struct mc_source *s, const char *prefix, struct mc_
     struct mc_sidecar sc;
     if (mc_sidecar_read(prefix, &sc, NULL) == MC_OK) { /* a foreign .json is not our concern here */
         s->is_bytes = !strcmp(sc.tokenizer, "bytes");
+        s->max_id = sc.max_id;
         s->tokenizer_hash = sc.tokenizer_hash;
         memcpy(s->tokenizer, sc.tokenizer, sizeof s->tokenizer);
         mc_sidecar_fini(&sc);
@@ -358,6 +374,7 @@ mc_status mc_source_open(const char *path, struct mc_source **s, struct mc_err *
     if (!y)
         return mc_err_set(err, MC_E_NOMEM, "no memory to open %s", path);
     y->kind = kind;
+    y->max_id = -1;
     memcpy(y->path, path, strlen(path) + 1);
     mc_status st = kind == MC_SOURCE_TEXT ? open_text(y, err) : open_packed(y, prefix, err);
     if (st == MC_OK)
@@ -399,6 +416,11 @@ int64_t mc_source_documents(const struct mc_source *s)
 uint64_t mc_source_hash(const struct mc_source *s)
 {
     return s->hash;
+}
+
+int64_t mc_source_max_id(const struct mc_source *s)
+{
+    return s->max_id;
 }
 
 const struct mc_indexed *mc_source_indexed(const struct mc_source *s)

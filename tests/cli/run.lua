@@ -804,6 +804,31 @@ case("data pack: JSONL, packed and not, in a folder; by any number of workers; w
     expect(sh "ls *.tmp" ~= 0, "a .tmp is left")
 end)
 
+case("data that cannot be trained on is found by check and by train, before a run folder exists", function()
+    write(dir .. "/short.txt", "too short")
+    write(dir .. "/web.jsonl", '{"text":"x"}\n')
+    write(dir .. "/wide.jsonl", '{"text":"' .. ("x"):rep(500) .. '"}\n')
+    write(dir .. "/empty.txt", "")
+    sh "mkdir nothing"
+    same((mascon "data pack wide.jsonl --out wide"), 0, "pack")
+    local j = read(dir .. "/wide.json")
+    write(dir .. "/wide.json", (j:gsub('"max_id": %d+', '"max_id": 300')))
+    for name, what in pairs {
+        ["short.txt"] = "10 tokens there, but one sample of sequence length 64 needs 65", ["empty.txt"] = "1 tokens there",
+        ["web.jsonl"] = "JSONL is not read as it is: pack it first", ["nothing"] = "no regular file below this folder",
+        ["missing"] = "no such file or folder", ["wide"] = "ids up to 300, past the vocabulary of 257",
+    } do
+        local set = " --set data.train=" .. dir .. "/" .. name
+        local rc, _, err = mascon("check " .. small .. set)
+        same(rc, 2, "check, " .. name)
+        has(err, what)
+        rc, _, err = train("--quiet" .. set)
+        same(rc, 2, "train, " .. name)
+        has(err, what)
+        expect(sh "test -e runs" ~= 0, "%s: a run folder was made", name)
+    end
+end)
+
 -- {a, b, c ...} of the newest checkpoint's cursor: samples taken of each source
 local function taken(run)
     local t, out = {}, select(2, mascon(("ckpt show %s --json"):format(run)))
