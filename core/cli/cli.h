@@ -7,6 +7,7 @@
 #include <stdint.h>
 #include "../base/json.h"
 #include "../base/status.h"
+#include "../data/data.h"
 #include "../data/tokenizer.h"
 #include "../plan/check.h"
 #include "../recipe/recipe.h"
@@ -91,6 +92,10 @@ struct mc_cli_model {
 };
 int mc_cli_model_open(struct mc_cli_model *m);
 void mc_cli_model_close(struct mc_cli_model *m);
+
+/* ---- cmd_data.c ---- */
+mc_status mc_cli_pack_format(const char *word, enum mc_pack_format *f, struct mc_err *err);
+int mc_cmd_data_tokenizer(int argc, char **argv);
 
 /* ---- tokenizer.c ---- */
 /* The run folder's copy of the recipe's tokenizer.json (`file`: not one: nothing to do). */

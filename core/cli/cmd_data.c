@@ -14,6 +14,8 @@ static const char about[] =
     "PREFIX.bin,\n"
     "                                   PREFIX.idx and the sidecar PREFIX.json. Killed: run it "
     "again\n"
+    "  train-tokenizer INPUT... --vocab N --out FILE.json\n"
+    "                                   a tokenizer from texts (--help after it)\n"
     "  inspect  PATH                    documents, tokens, type of a packed file or a text\n"
     "  verify   PATH [--vocab N]        structure and hashes of every byte; exit code 4 when "
     "damaged\n";
@@ -54,7 +56,7 @@ static void tell_pack(const struct options *o, const struct mc_pack_stats *s)
     printf("\n");
 }
 
-static mc_status pack_format(const char *word, enum mc_pack_format *f, struct mc_err *err)
+mc_status mc_cli_pack_format(const char *word, enum mc_pack_format *f, struct mc_err *err)
 {
     static const char *const words[] = {"auto", "text", "jsonl"};
     *f = MC_PACK_AUTO;
@@ -94,7 +96,7 @@ static mc_status pack(const struct options *o, struct mc_err *err)
     struct mc_pack_stats s;
     char name[MC_WORD];
     mc_status st;
-    MC_TRY(pack_format(o->format, &cfg.format, err));
+    MC_TRY(mc_cli_pack_format(o->format, &cfg.format, err));
     if (o->tokenizer) {
         MC_TRY(mc_tokenizer_open(o->tokenizer, &t, err));
         short_name(o->tokenizer, name);
@@ -127,7 +129,7 @@ static mc_status look(const struct options *o, int check, struct mc_err *err)
 
 int mc_cmd_data(int argc, char **argv)
 {
-    static const char *const verbs[] = {"pack", "inspect", "verify"};
+    static const char *const verbs[] = {"pack", "inspect", "verify", "train-tokenizer"};
     static struct options o;
     const struct mc_arg arg[] = {
         {"--out", "PREFIX", "pack: where to write", MC_ARG_STR, &o.out, 0, 0},
@@ -145,13 +147,15 @@ int mc_cmd_data(int argc, char **argv)
     };
     struct mc_args a = {
         .usage = "mascon data pack INPUT... --out PREFIX [--tokenizer T] | inspect PATH | verify "
-                 "PATH [--vocab N]",
+                 "PATH [--vocab N] | train-tokenizer INPUT... --vocab N --out FILE.json",
         .about = about,
         .arg = arg,
         .nargs = sizeof arg / sizeof *arg,
         .pos = o.pos,
         .min_pos = 2,
         .max_pos = MAX_INPUTS + 1};
+    if (argc > 0 && !strcmp(argv[0], "train-tokenizer")) /* it has options of its own */
+        return mc_cmd_data_tokenizer(argc - 1, argv + 1);
     int rc = mc_args_parse(&a, argc, argv);
     if (rc != MC_ARGS_GO)
         return rc;
@@ -165,10 +169,10 @@ int mc_cmd_data(int argc, char **argv)
     } else if (!strcmp(o.pos[0], "verify")) {
         st = look(&o, 1, &err);
     } else {
-        const char *near = mc_nearest(o.pos[0], verbs, 3);
+        const char *near = mc_nearest(o.pos[0], verbs, 4);
         st = mc_err_set(&err, MC_E_USAGE,
-                        "data: unknown verb \"%.60s\"%s%s%s; it is pack, inspect "
-                        "or verify",
+                        "data: unknown verb \"%.60s\"%s%s%s; it is pack, inspect, "
+                        "verify or, first of all words, train-tokenizer",
                         o.pos[0], near ? " (did you mean \"" : "", near ? near : "",
                         near ? "\"?)" : "");
     }

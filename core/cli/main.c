@@ -22,7 +22,7 @@ static const struct command commands[] = {
     {"eval", "loss, perplexity, bits per byte of a checkpoint", mc_cmd_eval},
     {"generate", "text from a checkpoint", mc_cmd_generate},
     {"ckpt", "ls, show, verify: look at checkpoints", mc_cmd_ckpt},
-    {"data", "pack, inspect, verify: packed token files", mc_cmd_data},
+    {"data", "pack, train-tokenizer, inspect, verify: token files", mc_cmd_data},
     {"doc", "the reference of recipe keys and ops", mc_cmd_doc},
     {"version", "what this program is", mc_cmd_version},
     {"rank", NULL, mc_cmd_rank},

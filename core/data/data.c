@@ -58,11 +58,6 @@ static mc_status open_part(struct mc_data *d, const char *base_dir, const struct
     MC_TRY(mc_source_open(path, &p[i].src, err));
     d->source[d->nsource++] = p[i].src;
     p[i].tokens = mc_source_tokens(p[i].src);
-    if (mc_source_max_id(p[i].src) >= d->vocab) /* I3, before anything is read */
-        return mc_err_set(err, MC_E_RECIPE,
-                          "source \"%s\" has ids up to %lld, past the vocabulary of %lld ids; is "
-                          "model.vocab that of the data's tokenizer?",
-                          p[i].name, (long long)mc_source_max_id(p[i].src), (long long)d->vocab);
     return MC_OK;
 }
 
@@ -299,6 +294,20 @@ static mc_status check_tokenizer(struct mc_data *d, const struct mc_data_cfg *cf
     return st;
 }
 
+/* I3, before anything is read. */
+static mc_status check_ids(const struct mc_data *d, const struct mc_part *p, int n,
+                           struct mc_err *err)
+{
+    for (int i = 0; i < n; i++)
+        if (mc_source_max_id(p[i].src) >= d->vocab)
+            return mc_err_set(err, MC_E_RECIPE,
+                              "source \"%s\" has ids up to %lld, past the vocabulary of %lld ids; "
+                              "is model.vocab that of the data's tokenizer?",
+                              p[i].name, (long long)mc_source_max_id(p[i].src),
+                              (long long)d->vocab);
+    return MC_OK;
+}
+
 static mc_status open_all(struct mc_data *d, const struct mc_recipe *r, const char *base_dir,
                           struct mc_err *err)
 {
@@ -306,7 +315,9 @@ static mc_status open_all(struct mc_data *d, const struct mc_recipe *r, const ch
     if (d->megatron && d->ntrain > 0)
         MC_TRY(open_megatron(d, r, err));
     MC_TRY(open_valid(d, &r->data, base_dir, err));
-    MC_TRY(check_tokenizer(d, &r->data, base_dir, err));
+    MC_TRY(check_tokenizer(d, &r->data, base_dir, err)); /* first: it names the cause */
+    MC_TRY(check_ids(d, d->train, d->ntrain, err));
+    MC_TRY(check_ids(d, d->valid, d->nvalid, err));
     struct mc_hasher *h = mc_hasher_create();
     if (!h)
         return mc_err_set(err, MC_E_NOMEM, "no memory to hash the data");

@@ -123,9 +123,10 @@ const struct mc_row mc_rows[] = {
      .doc = "With data.order = \"megatron\": shares of every training source for training, "
             "validation and neither, cut between sequences."},
     {"data.tokenizer", MC_ROW_STR, AT(data.tokenizer), .dfl = "bytes", .resume = MC_FROZEN,
-     .doc = "\"bytes\" (ids 0-255 and EOS 256), or the path of a tokenizer.json (byte-level BPE) that "
-            "packed the data (mascon data pack --tokenizer FILE), or, for token files of others, a "
-            "name: then model.vocab must be given."},
+     .doc =
+         "\"bytes\" (ids 0-255 and EOS 256), or the path of a tokenizer.json (byte-level BPE) that "
+         "packed the data (mascon data pack --tokenizer FILE), or, for token files of others, a "
+         "name: then model.vocab must be given."},
     {"data.train", MC_ROW_OTHER, AT(data.train), .bind = mc_bind_train, .write = mc_write_train,
      .form = "a path, or a list of paths and { path, weight = w }, or m.data.required",
      .dfl_doc = "required",

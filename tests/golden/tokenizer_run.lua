@@ -92,6 +92,29 @@ if loss and bpb then
     check(math.abs(bpb - want) < 1e-9 * want, "bits per byte", bpb .. ", counted here: " .. want)
 end
 
+-- ---- a tokenizer of one's own ----
+out, rc = mascon "data train-tokenizer moon.txt --vocab 500 --out own.json --json"
+check(rc == 0 and out:find '"vocab":500', "train-tokenizer", out)
+local lines = {}
+for l in (slurp(dir .. "/moon.txt"):gsub("[%c\"\\\128-\255]", " ")):gmatch "[^.]+%." do lines[#lines + 1] = ('{"id": 1, "body": "%s"}\n'):format(l) end
+write(dir .. "/a.jsonl", table.concat(lines))
+out, rc = mascon "data train-tokenizer a.jsonl --key body --words gpt2 --vocab 400 --special '<s>' --special '</s>' --out jl.json --json"
+check(rc == 0 and out:find '"vocab":400', "train-tokenizer from JSONL", out)
+for i = 1, math.floor(#lines / 2) do lines[i], lines[#lines + 1 - i] = lines[#lines + 1 - i], lines[i] end
+write(dir .. "/b.jsonl", table.concat(lines))
+mascon "data train-tokenizer b.jsonl --key body --words gpt2 --vocab 400 --special '<s>' --special '</s>' --out jl2.json"
+check(slurp(dir .. "/jl.json") == slurp(dir .. "/jl2.json"), "the order of documents does not matter")
+recipe("own.lua", [[tokenizer = "jl.json", train = "mine"]])
+mascon "data pack a.jsonl --key body --out mine --tokenizer jl.json"
+out = mascon "explain own.lua"
+check(out:find "model%.vocab *= 400 *jl%.json" and out:find "model%.eos *= 1 *jl%.json", "a recipe with it", out:match "model%.eos[^\n]*")
+out, rc = mascon "data train-tokenizer moon.txt --vocab 500 --out own.json"
+check(rc == 2 and out:find("own.json exists", 1, true), "train-tokenizer writes over nothing", out)
+out, rc = mascon "data train-tokenizer moon.txt --vocab 200 --out small.json"
+check(rc == 2 and out:find("256 bytes", 1, true), "train-tokenizer: a vocabulary too small", out)
+out, rc = mascon "data train-tokenizer moon.txt --vocab 500 --words bert --out small.json"
+check(rc == 2 and out:find("gpt2, llama3 or qwen2", 1, true), "train-tokenizer: unknown words", out)
+
 -- ---- generate ----
 local a, ra = mascon "generate runs/t --prompt 'The tide é' --tokens 40 --seed 5"
 local b = mascon "generate runs/t --prompt 'The tide é' --tokens 40 --seed 5"
