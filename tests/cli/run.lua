@@ -237,6 +237,13 @@ case("doc", function()
     rc, out = mascon "doc ops"
     same(rc, 0, "exit")
     has(out, "rmsnorm")
+    rc, out = mascon "doc linear"
+    same(rc, 0, "an op")
+    has(out, "linear")
+    has(out, "bias")
+    expect(not out:find "rmsnorm", "other ops too")
+    local _, _, err = mascon "doc linaer"
+    has(err, '"linear"')
     rc = mascon "doc no.such.key"
     same(rc, 2, "unknown key")
 end)
