@@ -424,6 +424,38 @@ static struct mc_value *set_step(struct loader *lo, struct mc_value *at, const c
     return next;
 }
 
+/* Is the value at a dotted key one that --set gave? */
+static int was_set(const struct mc_value *at, const char *dotted)
+{
+    char word[128];
+    for (const char *p = dotted; at; p++) {
+        const size_t n = strcspn(p, ".");
+        snprintf(word, sizeof word, "%.*s", (int)n, p);
+        at = at->kind == MC_V_MAP ? mc_value_get(at, word) : NULL;
+        if (!p[n])
+            break;
+        p += n;
+    }
+    return at && at->file && !strcmp(at->file, "--set");
+}
+
+/* A key of an exclusive group takes the place of what a file says, not of another --set. 0: said.
+ */
+static int replace_exclusive(struct loader *lo, const char *key)
+{
+    const char *sib[4];
+    const int n = mc_recipe_exclusive(key, sib);
+    for (int i = 0; i < n; i++)
+        if (was_set(lo->root, sib[i])) {
+            char msg[300];
+            snprintf(msg, sizeof msg, "only one of %.100s and %.100s can be set", sib[i], key);
+            set_problem(lo, key, msg);
+            return 0;
+        }
+    remove_exclusive(lo->root, key);
+    return 1;
+}
+
 static void apply_set(struct loader *lo, const char *arg)
 {
     const char *eq = strchr(arg, '=');
@@ -451,8 +483,8 @@ static void apply_set(struct loader *lo, const char *arg)
             set_problem(lo, key, "names no entry of the recipe's list");
         return;
     }
-    remove_exclusive(lo->root, key);
-    put(lo, at, p, v);
+    if (replace_exclusive(lo, key))
+        put(lo, at, p, v);
 }
 
 /* -- Trace ----------------------------------------------------------------------------------- */

@@ -357,6 +357,18 @@ case("train: an error of the recipe leaves no run behind", function()
     same(read(dir .. "/runs/small/run.lock"), nil, "a run")
 end)
 
+case("--set of an exclusive group: replaces what the recipe says, but not another --set", function()
+    local rc, out = mascon("explain " .. small .. " --set steps.tokens=3k")
+    same(rc, 0, "one")
+    has(out:match "[^\n]*steps%.tokens[^\n]*", "--set")
+    expect(not out:find("steps.steps", 1, true), "the recipe's own is still there")
+    local err
+    rc, out, err = mascon("check " .. small .. " --set steps.tokens=3k --set steps.steps=4")
+    same(rc, 2, "two")
+    has(err, "only one of steps.tokens and steps.steps can be set")
+    same((mascon("check " .. small .. " --set steps.steps=3 --set steps.steps=4")), 0, "the same key twice: the last one")
+end)
+
 case("train: a missing text", function()
     local rc, _, err = train "--set data.train=nowhere.txt"
     same(rc, 2, "exit")
