@@ -320,8 +320,25 @@ static mc_status start(struct train *t, struct mc_err *err)
     return mc_agent_run(&run, &t->res, err);
 }
 
+static void no_line(void *arg, const char *line)
+{
+    (void)arg;
+    (void)line;
+}
+
+/* A mistyped --allow would be found out only by the refusal of the key that was meant. */
+static mc_status check_allow(const struct train *t, struct mc_err *err)
+{
+    struct mc_err why = {0};
+    for (int i = 0; i < t->allow.n; i++)
+        if (mc_recipe_doc(t->allow.v[i], no_line, NULL, &why) != MC_OK)
+            return mc_err_set(err, why.code, "--allow %s", why.msg);
+    return MC_OK;
+}
+
 static mc_status run(struct train *t, struct mc_err *err)
 {
+    MC_TRY(check_allow(t, err));
     MC_TRY(settle_paths(t, err));
     MC_TRY(mc_train_plan(t->r.recipe, t->threads, &t->memory, err));
     MC_TRY(check_device(t, err));

@@ -495,6 +495,9 @@ case("resume: what changed is told, what is frozen is refused", function()
     has(err, "seed")
     rc = train "--resume auto --set steps.steps=4 --set seed=7 --allow seed --quiet"
     same(rc, 0, "allowed")
+    rc, _, err = train "--resume auto --set steps.steps=6 --quiet --allow sead"
+    same(rc, 2, "no such key to allow")
+    has(err, '--allow sead: no such key; did you mean "seed"?')
     rc = train "--resume auto --set steps.steps=6 --set lr.peak=1e-3 --quiet --allow seed"
     same(rc, 0, "another peak")
     local told = false
