@@ -197,12 +197,36 @@ static mc_status resolve_one(const char *folder, int64_t step, char out[1100], s
     return MC_OK;
 }
 
+/* "20, 40, 50": steps that there are, each once, the newest if there are too many. */
+static void print_steps(const struct mc_ckpt_info *list, int n, char dst[200])
+{
+    int64_t step[9];
+    int k = 0, more = 0;
+    for (int i = n - 1; i >= 0; i--) {
+        int at = 0;
+        while (at < k && step[at] > list[i].step)
+            at++;
+        if (at < k && step[at] == list[i].step)
+            continue;
+        if (k == 8)
+            more = 1;
+        for (int m = k < 8 ? k : 7; m > at; m--)
+            step[m] = step[m - 1];
+        if (at < 8)
+            step[at] = list[i].step;
+        k += k < 8;
+    }
+    size_t len = (size_t)snprintf(dst, 200, "%s", more ? "..., " : "");
+    for (int i = k - 1; i >= 0; i--)
+        len += (size_t)snprintf(dst + len, 200 - len, "%lld%s", (long long)step[i], i ? ", " : "");
+}
+
 /* The list of ckpt_dir: the newest whole one, of `step` if it is given. */
 static mc_status choose(const char *ckpt_dir, int64_t step, char out[1100], struct mc_err *err)
 {
     struct mc_ckpt_info *list;
     int n, seen = 0;
-    char why[sizeof list->why + 1200] = "";
+    char why[sizeof list->why + 1200] = "", steps[200];
     MC_TRY(mc_ckpt_list(ckpt_dir, &list, &n, err));
     mc_status st = MC_E_NOTFOUND;
     for (int i = n - 1; i >= 0 && st != MC_OK; i--) {
@@ -215,15 +239,16 @@ static mc_status choose(const char *ckpt_dir, int64_t step, char out[1100], stru
             snprintf(why, sizeof why, "%s: %s", list[i].path, list[i].why);
         }
     }
+    print_steps(list, n, steps);
     mc_free(list);
     if (st == MC_OK)
         return MC_OK;
     if (seen) /* I3 */
         return mc_err_set(err, MC_E_CORRUPT, "%s: %d checkpoint%s there, but none is whole; %s",
                           ckpt_dir, seen, seen == 1 ? " is" : "s are", why);
-    if (step >= 0)
-        return mc_err_set(err, MC_E_NOTFOUND, "%s: no checkpoint of step %lld (%d of other steps)",
-                          ckpt_dir, (long long)step, n);
+    if (step >= 0 && n > 0)
+        return mc_err_set(err, MC_E_NOTFOUND, "%s: no checkpoint of step %lld; there are: %s",
+                          ckpt_dir, (long long)step, steps);
     return mc_err_set(err, MC_E_NOTFOUND, "%s: no checkpoint", ckpt_dir);
 }
 

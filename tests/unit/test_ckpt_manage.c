@@ -96,6 +96,7 @@ static void newest_is_highest_epoch_then_step(void **state)
     ok(mc_ckpt_resolve(g_dir, 20, path, &e), &e);
     assert_non_null(strstr(path, "step-000000020.e1"));
     assert_int_equal(mc_ckpt_resolve(g_dir, 21, path, &e), MC_E_NOTFOUND);
+    assert_non_null(strstr(e.msg, "no checkpoint of step 21; there are: 10, 15, 20"));
 }
 
 static void resolve_takes_run_folder_and_checkpoint(void **state)
