@@ -169,6 +169,7 @@ mc_status mc_lua_tabulate(struct mc_loaded *l, struct mc_problems *problems, str
             memcpy(t.r->batch.ramp, t.ramp, sizeof t.ramp);
             t.r->batch.nramp = t.nramp;
             t.r->batch.global = t.ramp[t.nramp - 1].global;
+            mc_recipe_set_origin(l->box, "batch.ramp", mc_recipe_origin(l->box, "batch.global"));
         }
         if (t.lr_ref != LUA_NOREF)
             st = mc_recipe_set_lr_table(l->box, t.steps, t.lr, err);

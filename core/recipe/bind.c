@@ -688,6 +688,7 @@ mc_status mc_recipe_set_lr_table(struct mc_recipe_box *box, int64_t n, const dou
     box->r.lr.kind = MC_LR_TABLE;
     box->r.lr.table = t;
     box->r.lr.ntable = n;
+    mc_recipe_set_origin(box, "lr.values", mc_recipe_origin(box, "lr.kind")); /* the function's */
     return MC_OK;
 }
 

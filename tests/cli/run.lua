@@ -369,6 +369,13 @@ case("--set of an exclusive group: replaces what the recipe says, but not anothe
     same((mascon("check " .. small .. " --set steps.steps=3 --set steps.steps=4")), 0, "the same key twice: the last one")
 end)
 
+case("explain: what functions made has their line as origin", function()
+    local rc, out = mascon("explain " .. home .. "/tests/recipes/good/functions_of_progress.lua")
+    same(rc, 0, "exit")
+    has(out:match "\nlr%.values[^\n]*", ".lua:10")
+    has(out:match "\nbatch%.ramp[^\n]*", ".lua:8")
+end)
+
 case("train: a missing text", function()
     local rc, _, err = train "--set data.train=nowhere.txt"
     same(rc, 2, "exit")
