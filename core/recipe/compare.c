@@ -6,7 +6,9 @@
  * record).
  * I1  Every row is compared; none is left out by being forgotten.
  * I2  Line numbers of calls are no difference, paths of data are none either; weights are
- *     logged.
+ *     logged. A table of rates that goes on where the other one ends is none.
+ * I3  A model's traced parts follow from its scalars: where one of these differs, it is told, and
+ *     not what it did to the parts.
  * Memory: two text buffers, freed here. Threads: pure. */
 #include "recipe_int.h"
 #include <inttypes.h>
@@ -33,14 +35,45 @@ static int allowed(const struct compare *c, const char *path)
     return 0;
 }
 
-/* Long texts (traced calls, tables) are told apart by their hash. */
-static void shorten(const char *text, size_t len, char dst[256])
+static int is_trace(const struct mc_row *row)
 {
-    if (len < 200) {
+    return row->bind == mc_bind_stem || row->bind == mc_bind_head || row->bind == mc_bind_blocks ||
+           row->bind == mc_bind_layer_block;
+}
+
+static int calls_of(const struct mc_row *row, const struct mc_model_cfg *m)
+{
+    int n = 0;
+    if (row->bind == mc_bind_stem || row->bind == mc_bind_head)
+        return row->bind == mc_bind_stem ? m->stem.ncalls : m->head.ncalls;
+    for (int i = 0; i < m->nblocks; i++)
+        n += m->block[i].ncalls;
+    return n;
+}
+
+/* Long texts are told apart by their hash; those that a function of the recipe made, as such. */
+static void shorten(const struct mc_row *row, const struct mc_recipe *r, const char *text,
+                    size_t len, char dst[256])
+{
+    uint64_t hash = mc_hash64(text, len);
+
+    if (row->bind == mc_bind_table && r->lr.kind == MC_LR_TABLE)
+        snprintf(dst, 256, "the function given for lr (hash %016" PRIx64 ")", hash);
+    else if (is_trace(row) && row->bind != mc_bind_layer_block)
+        snprintf(dst, 256, "%d calls (hash %016" PRIx64 ")", calls_of(row, &r->model), hash);
+    else if (len < 200)
         snprintf(dst, 256, "%.*s", (int)len, text);
-        return;
-    }
-    snprintf(dst, 256, "%zu bytes of JSON, hash %016" PRIx64, len, mc_hash64(text, len));
+    else
+        snprintf(dst, 256, "%zu bytes of JSON, hash %016" PRIx64, len, hash);
+}
+
+/* A run made longer or shorter asks the same function for more or fewer steps (I2). */
+static int same_rates(const struct mc_row *row, const struct mc_lr_cfg *a,
+                      const struct mc_lr_cfg *b)
+{
+    int64_t n = a->ntable < b->ntable ? a->ntable : b->ntable;
+    return row->bind == mc_bind_table && a->kind == MC_LR_TABLE && b->kind == MC_LR_TABLE &&
+           n > 0 && memcmp(a->table, b->table, (size_t)n * sizeof *a->table) == 0;
 }
 
 static void change(struct compare *c, const char *path, const char *was, const char *now)
@@ -92,6 +125,32 @@ static void compare_weights(struct compare *c, const struct mc_data_cfg *was,
         }
 }
 
+/* The rows that are traces (1), or those that are not (0). Returns how many model scalars differ.
+ */
+static int compare_rows(struct compare *c, int traces, const struct mc_recipe *was,
+                        const struct mc_recipe *now, struct mc_json *a, struct mc_json *b)
+{
+    int scalars = 0;
+    for (int i = 0; i < mc_nrows; i++) {
+        const struct mc_row *row = &mc_rows[i];
+        char was_text[256], now_text[256];
+        if (is_trace(row) != traces)
+            continue;
+        mc_write_text(row, was, a);
+        mc_write_text(row, now, b);
+        if (a->failed || b->failed)
+            break;
+        if ((a->len == b->len && memcmp(a->buf, b->buf, a->len) == 0) ||
+            same_rates(row, &was->lr, &now->lr))
+            continue;
+        scalars += row->model_scalar;
+        shorten(row, was, a->buf, a->len, was_text);
+        shorten(row, now, b->buf, b->len, now_text);
+        differ(c, row, was_text, now_text);
+    }
+    return scalars;
+}
+
 mc_status mc_recipe_compare(const struct mc_recipe *was, const struct mc_recipe *now,
                             const char *const *allow, int nallow, struct mc_recipe_change *changes,
                             int cap, int *n, struct mc_problems *problems, struct mc_err *err)
@@ -102,18 +161,8 @@ mc_status mc_recipe_compare(const struct mc_recipe *was, const struct mc_recipe 
 
     mc_json_init_grow(&a);
     mc_json_init_grow(&b);
-    for (int i = 0; i < mc_nrows; i++) { /* I1 */
-        char was_text[256], now_text[256];
-        mc_write_text(&mc_rows[i], was, &a);
-        mc_write_text(&mc_rows[i], now, &b);
-        if (a.failed || b.failed)
-            break;
-        if (a.len == b.len && memcmp(a.buf, b.buf, a.len) == 0)
-            continue;
-        shorten(a.buf, a.len, was_text);
-        shorten(b.buf, b.len, now_text);
-        differ(&c, &mc_rows[i], was_text, now_text);
-    }
+    if (compare_rows(&c, 0, was, now, &a, &b) == 0) /* I1, I3 */
+        compare_rows(&c, 1, was, now, &a, &b);
     compare_weights(&c, &was->data, &now->data);
     failed = a.failed || b.failed;
     mc_json_fini(&a);

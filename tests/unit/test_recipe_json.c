@@ -478,9 +478,77 @@ static void compare_ignores_lines_and_says_values(void **state)
     fixture_fini(&p.now);
 }
 
+/* A scalar is told, not what it did to the traced parts; a part that changed alone is. */
+static void compare_leaves_out_what_a_scalar_explains(void **state)
+{
+    struct pair p;
+    struct mc_recipe_change ch[8];
+    int n;
+    (void)state;
+    fixture_init(&p.was);
+    fixture_init(&p.now);
+    fixture_set(&p.now, "model.eps", "1e-6");
+    fixture_set(&p.now, "model.head", "[{\"op\":\"linear\",\"name\":\"other\",\"in\":[0]}]");
+    assert_int_equal(compare(&p, NULL, ch, 8, &n), MC_E_RECIPE);
+    assert_int_equal(p.now.problems.n, 1);
+    assert_string_equal(p.now.problems.p[0].path, "model.eps");
+    fixture_fini(&p.was);
+    fixture_fini(&p.now);
+    fixture_init(&p.was);
+    fixture_init(&p.now);
+    fixture_set(&p.now, "model.head", "[{\"op\":\"linear\",\"name\":\"other\",\"in\":[0]}]");
+    assert_int_equal(compare(&p, NULL, ch, 8, &n), MC_E_RECIPE);
+    assert_string_equal(p.now.problems.p[0].path, "model.head");
+    assert_non_null(strstr(p.now.problems.p[0].message, " calls (hash "));
+    fixture_fini(&p.was);
+    fixture_fini(&p.now);
+}
+
+/* was has 3 rates, now n of value last behind two equal ones. */
+static int rates_differ(int64_t n, double last, char was[256])
+{
+    static const double a[3] = {1e-3, 2e-3, 3e-3};
+    double b[8] = {1e-3, 2e-3};
+    struct pair p;
+    struct mc_recipe_change ch[8];
+    int changes = 0, found = 0;
+
+    for (int i = 2; i < 8; i++)
+        b[i] = last;
+    fixture_init(&p.was);
+    fixture_init(&p.now);
+    assert_int_equal(fixture_bind(&p.was), MC_OK);
+    assert_int_equal(fixture_bind(&p.now), MC_OK);
+    assert_int_equal(mc_recipe_set_lr_table(p.was.box, 3, a, NULL), MC_OK);
+    assert_int_equal(mc_recipe_set_lr_table(p.now.box, n, b, NULL), MC_OK);
+    assert_int_equal(mc_recipe_compare(mc_recipe_of(p.was.box), mc_recipe_of(p.now.box), NULL, 0,
+                                       ch, 8, &changes, &p.now.problems, NULL),
+                     MC_OK);
+    for (int i = 0; i < changes; i++)
+        if (strcmp(ch[i].path, "lr.values") == 0) {
+            found = 1;
+            memcpy(was, ch[i].was, sizeof ch[i].was);
+        }
+    fixture_fini(&p.was);
+    fixture_fini(&p.now);
+    return found;
+}
+
+static void compare_tells_a_function_from_its_length(void **state)
+{
+    char was[256];
+    (void)state;
+    assert_false(rates_differ(8, 3e-3, was)); /* more steps of the same function */
+    assert_false(rates_differ(2, 3e-3, was)); /* fewer */
+    assert_true(rates_differ(3, 4e-3, was));
+    assert_non_null(strstr(was, "the function given for lr"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(compare_leaves_out_what_a_scalar_explains),
+        cmocka_unit_test(compare_tells_a_function_from_its_length),
         cmocka_unit_test(json_round_trips_bit_for_bit),
         cmocka_unit_test(json_is_sorted_at_every_level),
         cmocka_unit_test(hash_leaves_lines_out_and_nothing_else),
