@@ -252,7 +252,7 @@ static mc_status look_for_end(struct train *t, struct mc_err *err)
     struct mc_books *b = i >= 0 ? mc_alloc(sizeof *b, "books") : NULL;
     if (b && mc_ckpt_open(l[i].path, &c, NULL) == MC_OK &&
         mc_books_read(mc_ckpt_books(c), NULL, b, NULL, NULL) == MC_OK &&
-        mc_target_reached(&t->r.recipe->steps, &b->at)) {
+        mc_target_reached(&t->r.recipe->steps, &b->at) && !b->eval_owed) {
         t->finished = 1;
         t->res = (struct mc_agent_result){.exit_code = 0,
                                           .step = b->at.steps,

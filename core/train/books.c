@@ -3,16 +3,16 @@
  * One object; members:
  *     version        1
  *     step samples tokens skipped successful skips_in_row      totals, integers
- *     loss grad_norm  of the last step, null when not finite   lr_scale  hooks' factor
+ *     loss grad_norm lr  of the last step, null when not finite   lr_scale  hooks' factor
  *     weights_hash data_hash recipe_hash                       16 hex digits
  *     segment software fingerprint tokenizer                   who wrote it, on what
  *     layout         {tp cp ep dp pp world}
  *     spikes         {cap, norms: oldest first}
- *     directive      {stop checkpoint eval anomaly_action lr_scale why}: in force in the next step
- *     cursor         core/data's: per source, samples drawn
- *     data_weights   [..]: when they differ from the recipe's, the cursor starts a new phase
- *     hooks          {file: state}
- *     recipe         the resolved recipe, so that a checkpoint can be used without its run
+ *     owed           {eval}: due after this step and not done when this was written; absent:
+ * nothing directive      {stop checkpoint eval anomaly_action lr_scale why}: in force in the next
+ * step cursor         core/data's: per source, samples drawn data_weights   [..]: when they differ
+ * from the recipe's, the cursor starts a new phase hooks          {file: state} recipe         the
+ * resolved recipe, so that a checkpoint can be used without its run
  *
  * I1  Every double is written so that it reads back bit for bit (core/base/json.h).
  * I2  Every member read is checked for type and range before use; damage is MC_E_CORRUPT.
@@ -30,7 +30,7 @@
 void mc_books_init(struct mc_books *b, const struct mc_recipe *r)
 {
     memset(b, 0, sizeof *b);
-    b->loss = b->grad_norm = NAN;
+    b->loss = b->grad_norm = b->lr = NAN;
     b->lr_scale = 1;
     mc_directive_clear(&b->pending);
     mc_spikes_init(&b->spikes, (int)r->anomaly.spike_window);
@@ -69,6 +69,7 @@ mc_status mc_books_write(const struct mc_books *b, const struct mc_books_run *ru
     mc_json_i64(j, "skips_in_row", b->skips_in_row);
     mc_json_f64(j, "loss", b->loss);
     mc_json_f64(j, "grad_norm", b->grad_norm);
+    mc_json_f64(j, "lr", b->lr);
     mc_json_f64(j, "lr_scale", b->lr_scale);
     write_hash(j, "weights_hash", b->weights_hash);
     write_hash(j, "data_hash", mc_data_hash(run->data));
@@ -90,6 +91,9 @@ mc_status mc_books_write(const struct mc_books *b, const struct mc_books_run *ru
         mc_json_f64(j, NULL, b->spikes.ring[at]);
     }
     mc_json_close(j, ']');
+    mc_json_close(j, '}');
+    mc_json_open(j, "owed", '{');
+    mc_json_bool(j, "eval", b->eval_owed);
     mc_json_close(j, '}');
     write_directive(j, &b->pending);
     struct mc_json inner;
@@ -196,6 +200,21 @@ static mc_status read_directive(const json_t *root, struct mc_directive *d, stru
     return MC_OK;
 }
 
+/* Checkpoints written before these members came have none of them. */
+static mc_status read_owed(const json_t *root, struct mc_books *b, struct mc_err *err)
+{
+    const json_t *o = json_object_get(root, "owed");
+    b->eval_owed = 0;
+    b->lr = NAN;
+    if (json_object_get(root, "lr"))
+        MC_TRY(get_f64(root, "lr", &b->lr, err));
+    if (!o)
+        return MC_OK;
+    if (!json_is_object(o))
+        return bad(err, "owed", "an object");
+    return get_bool(o, "eval", &b->eval_owed, err);
+}
+
 /* A window of another size than the recipe's (it may change on resume) keeps the newest norms. */
 static mc_status read_spikes(const json_t *root, int cap, struct mc_spikes *s, struct mc_err *err)
 {
@@ -275,6 +294,7 @@ static mc_status read_all(const json_t *root, const struct mc_books_run *run, st
     b->segment = (int)segment;
     MC_TRY(get_str(root, "software", who.software, sizeof who.software, err));
     MC_TRY(get_str(root, "fingerprint", who.fingerprint, sizeof who.fingerprint, err));
+    MC_TRY(read_owed(root, b, err));
     MC_TRY(read_directive(root, &b->pending, err));
     if (run)
         MC_TRY(read_run(root, run, b, err));

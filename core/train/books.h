@@ -21,9 +21,11 @@ struct mc_books {
     struct mc_counters at; /* attempted updates; samples and tokens read */
     int64_t skipped, successful, skips_in_row;
     double loss, grad_norm; /* of the last step; NaN before the first */
+    double lr;              /* used in the last step; NaN before the first */
     double lr_scale;        /* hooks' factor, 1 from the start */
     uint64_t weights_hash;
     int segment;
+    int eval_owed;               /* the evaluation of step at.steps is due and was not finished */
     struct mc_directive pending; /* hooks' answers that take effect in the next step */
     struct mc_spikes spikes;
     struct mc_cursor cursor;

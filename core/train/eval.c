@@ -4,7 +4,8 @@
  *     in stream order, so it does not depend on the microbatch but for rounding.
  * I2  Evaluation changes no state of training: it has its own graph over the same parameters, and
  *     uses scratch and batch buffers between steps.
- * I3  A stop signal ends it between microbatches; a part of a mean is never reported.
+ * I3  A stop signal ends it between microbatches; a part of a mean is never reported. The books
+ * then say that it is owed, and the resumed run begins with it.
  *
  * Memory: the trainer's arenas, or the session's (session.c). Threads: the trainer's. */
 #include "train_int.h"
@@ -56,6 +57,7 @@ mc_status mc_eval_run(struct mc_trainer *t, struct mc_err *err)
 {
     struct mc_event e;
     struct mc_eval_sum sum;
+    t->books.eval_owed = 0;
     if (!t->graphs.eval || mc_data_valid_samples(t->data) == 0) {
         mc_log(MC_LOG_WARN,
                "step %lld: a hook asked for an evaluation, but the recipe has no "
@@ -77,6 +79,7 @@ mc_status mc_eval_run(struct mc_trainer *t, struct mc_err *err)
                               .each = each,
                               .arg = t};
     mc_status st = mc_eval_sum(&job, &sum, err);
+    t->books.eval_owed = st != MC_OK || sum.stopped; /* I3 */
     if (st != MC_OK) {
         t->sound = 1; /* I2 */
         return mc_err_trail(err, st, __FILE__, __LINE__);

@@ -232,6 +232,7 @@ static void enter(struct mc_trainer *t)
     b->at = s->after;
     b->loss = s->loss;
     b->grad_norm = s->norm;
+    b->lr = s->lr;
     if (s->update) {
         b->successful++;
         b->skips_in_row = 0;

@@ -141,6 +141,7 @@ struct mc_trainer {
     volatile int cancel_save;
     enum mc_stop stop;
     char stop_why[200];
+    int paid;    /* a debt of the checkpoint loaded was paid: the one on the disk still has it */
     int started; /* weights are in place */
     int sound;   /* after an error: the state is that of the last completed step */
     size_t planned, baseline_rss;

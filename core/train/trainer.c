@@ -7,6 +7,8 @@
  *     75 means an orderly stop: at least one step of this segment is in a committed checkpoint of
  *     it. Everything else that is no error is 76.
  * I3  A periodic save may fail without ending the run; the one that ends it may not.
+ *     An evaluation that a stop cut short is a debt of the step it belongs to: the target is not
+ *     reached before it is paid, and a resumed run pays first.
  * I4  What a hook answered after step k happens with step k + 1 (hooks.c).
  *
  * Memory: struct mc_trainer owns all (train_int.h). Threads: one, beside the pool's. */
@@ -68,6 +70,16 @@ static mc_status loop(struct mc_trainer *t, struct mc_err *err)
     return MC_OK;
 }
 
+/* What the checkpoint says is still to be done after its step, before the next one (I2). */
+static mc_status pay(struct mc_trainer *t, struct mc_err *err)
+{
+    if (!t->books.eval_owed)
+        return MC_OK;
+    MC_TRY(mc_eval_run(t, err));
+    t->paid = !t->books.eval_owed;
+    return MC_OK;
+}
+
 static void tell_stop(struct mc_trainer *t, int reached)
 {
     struct mc_event e;
@@ -84,14 +96,15 @@ static void tell_stop(struct mc_trainer *t, int reached)
 /* After the loop: the save that is owed, and the exit code (I2). */
 static mc_status finish(struct mc_trainer *t, int *exit_code, struct mc_err *err)
 {
-    int reached = mc_target_reached(&t->recipe->steps, &t->books.at);
+    int reached = mc_target_reached(&t->recipe->steps, &t->books.at) && !t->books.eval_owed;
+    (void)stop_wanted(t); /* the reason, when the last evaluation was cut short */
     tell_stop(t, reached);
     if (!reached && t->segment_steps == 0) {
         mc_log(MC_LOG_WARN, "no step was completed in this segment; nothing new to save");
         *exit_code = 76;
         return MC_OK;
     }
-    if (t->committed_step != t->books.at.steps)
+    if (t->committed_step != t->books.at.steps || t->paid)
         MC_TRY(mc_save(t, 1, err));
     *exit_code = reached ? 0 : 75;
     return MC_OK;
@@ -132,7 +145,9 @@ mc_status mc_train(const struct mc_train_cfg *cfg, struct mc_train_result *res, 
     if (st == MC_OK)
         st = mc_trainer_start(t, err);
     if (st == MC_OK) {
-        st = loop(t, err);
+        st = pay(t, err);
+        if (st == MC_OK)
+            st = loop(t, err);
         st = st == MC_OK ? finish(t, &exit_code, err) : give_up(t, st);
     }
     *res = (struct mc_train_result){.exit_code = st == MC_OK ? exit_code : mc_status_exit_code(st),

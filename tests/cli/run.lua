@@ -684,6 +684,51 @@ return { state = { calls = 0 },
     expect(books, "no books")
 end)
 
+case("a signal during an evaluation: it is owed, and the resumed run begins with it; the last one, too", function()
+    write(dir .. "/h.lua", [[
+return { state = { n = 0 },
+  on_eval = function(ev, self)
+    self.state.n = self.state.n + 1
+    self.log("eval of step " .. ev.step .. " lr " .. tostring(ev.lr))
+    return { lr_scale = 0.5 ^ self.state.n }
+  end }]])
+    write(dir .. "/valid.txt", ("the tide comes and goes with the moon; "):rep(6000))
+    local more = [[
+  eval = { every = "2 steps" }, checkpoint = { every = "2 steps", keep = 9 },]]
+    local r = with_hooks("r.lua", '"h.lua"', more)
+    local args = ("train %s --json --quiet --set steps.steps=4 --set data.valid=%s/valid.txt"):format(r, dir)
+    local rc, ref, err = mascon(args .. " --run ref")
+    same(rc, 0, "uninterrupted: " .. err)
+    local function stop_at(n)
+        return sh(("%s %s --run cut --resume auto >o 2>e & P=$!; while [ $(cat cut/metrics.jsonl 2>/dev/null | wc -l) -lt %d ] && kill -0 $P; do sleep 0.005; done; kill -TERM $P; wait $P; R=$?; cat o; exit $R")
+            :format(quote(program), args, n))
+    end
+    local rc1, out1 = stop_at(2)
+    same(rc1, 75, "stopped in the evaluation of step 2")
+    same(#events(dir .. "/cut", "eval"), 0, "evaluations so far")
+    same(last(out1).step, 2, "step")
+    local rc2, out2 = stop_at(4)
+    same(rc2, 75, "stopped in the evaluation of the last step: " .. out2)
+    same(last(out2).step, 4, "step")
+    same(#events(dir .. "/cut", "eval"), 1, "evaluations so far")
+    local rc3, out3, err3 = mascon(args .. " --run cut --resume auto")
+    same(rc3, 0, "the debt is paid: " .. err3)
+    same(#metrics(dir .. "/cut"), 4, "steps")
+    local want, got = events(dir .. "/ref", "eval"), events(dir .. "/cut", "eval")
+    same(#got, 2, "evaluations")
+    for i = 1, 2 do
+        same(got[i].step, want[i].step, "step of evaluation " .. i)
+        same(got[i].loss, want[i].loss, "loss of evaluation " .. i)
+        same(metrics(dir .. "/cut")[2 + i].lr, metrics(dir .. "/ref")[2 + i].lr, "lr")
+    end
+    want, got = events(dir .. "/ref", "hook_log"), events(dir .. "/cut", "hook_log")
+    for i = 1, 2 do same(got[i].message, want[i].message, "what on_eval saw") end
+    same(last(out3).weights_hash, last(ref).weights_hash, "weights")
+    has(select(2, mascon "ckpt show cut"), '"n":2')
+    same((mascon(args .. " --run cut --resume auto")), 0, "finished")
+    same(#events(dir .. "/cut", "eval"), 2, "evaluations after a resume of the finished run")
+end)
+
 case("hooks: three errors in a row stop the run with a checkpoint", function()
     write(dir .. "/h.lua", "return { on_step_end = function() error 'no such moon' end }")
     local r = with_hooks("r.lua", '"h.lua"')
