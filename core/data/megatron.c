@@ -19,11 +19,11 @@
  *
  * Blend of several sources: weights are divided by their sum, twice (the second changes last bits);
  * source s is built for ceil(ceil(k * w_s) * 1.005) samples (as Megatron Core 0.12 has it; up to
- * 0.9 it was ceil(k * w_s * 1.005), which differs by a sample here and there); draw i goes to the source with the
- * largest w_s * max(i, 1) - taken_s (ties: the first). There is no shuffle across sources. A single
- * source is built for k samples, whatever its weight.
- * Split {a, b, c}: fractions of their sum; training has the sequences from 0 to round(f_a * n),
- * validation those up to round((f_a + f_b) * n), rounding half to even; the rest is not read.
+ * 0.9 it was ceil(k * w_s * 1.005), which differs by a sample here and there); draw i goes to the
+ * source with the largest w_s * max(i, 1) - taken_s (ties: the first). There is no shuffle across
+ * sources. A single source is built for k samples, whatever its weight. Split {a, b, c}: fractions
+ * of their sum; training has the sequences from 0 to round(f_a * n), validation those up to
+ * round((f_a + f_b) * n), rounding half to even; the rest is not read.
  *
  * I1  Everything is computed at open, and nothing is drawn at random after it. The state of the
  *     order is how many samples each source has given.
