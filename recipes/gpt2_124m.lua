@@ -1,5 +1,6 @@
--- gpt2_124m.lua - the smallest published GPT-2, 124 M parameters. Its tokenizer is not in this version, so the data is
--- declared: `check`, `explain` and `plan` work; `train` says what is missing.
+-- gpt2_124m.lua - the smallest published GPT-2, 124 M parameters. Its data is only declared: `check`, `explain` and
+-- `plan` work; `train` says what is missing. With GPT-2's tokenizer.json and data packed by it:
+--   --set 'data={ tokenizer = "tokenizer.json", train = "packed" }'
 local m = require "mascon"
 
 return m.recipe {

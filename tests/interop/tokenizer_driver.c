@@ -1,11 +1,12 @@
 /* tokenizer_driver.c - our tokenizers for a script to ask.
  * links: mc_data
  *
- *   tokenizer_driver ask TOKENIZER       frames on stdin: u8 how, u32 n, n bytes; answers on
- *                                        stdout: u32 ids, ids, u32 bytes, the ids decoded
- *   tokenizer_driver bench TOKENIZER TEXT REPEATS
- *                                        encodes TEXT; prints bytes, ids and the best seconds
- *   tokenizer_driver train PRETOK VOCAB OUT SPECIAL,... TEXT...
+ *   ask TOKENIZER                     frames on stdin: u8 how, u32 n, n bytes; answers on stdout:
+ *                                     u32 ids, ids, u32 bytes, the ids decoded
+ *   bench TOKENIZER TEXT REPEATS      encodes TEXT; prints bytes, ids and the least seconds of
+ *                                     processor time
+ *   train WORDS VOCAB OUT SPECIAL,... TEXT...
+ *
  * Numbers are little-endian, as the machine has them. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -37,7 +38,8 @@ static int ask(const struct mc_tokenizer *t, struct mc_encoder *e)
             return fail(&err);
         uint32_t k = (uint32_t)ids.n;
         fwrite(&k, 4, 1, stdout);
-        fwrite(ids.v, 4, k, stdout);
+        if (k > 0)
+            fwrite(ids.v, 4, k, stdout);
         k = (uint32_t)mc_tokenizer_decode(t, ids.v, ids.n, 0, NULL, 0);
         back = realloc(back, k + 1);
         if (!back)
@@ -62,11 +64,11 @@ static int bench(struct mc_encoder *e, const char *path, int repeats)
     if (mc_sys_map_ro(path, &m, &err) != MC_OK)
         return fail(&err);
     for (int i = 0; i < repeats; i++) {
-        int64_t t0 = mc_clock_ns();
+        int64_t t0 = mc_clock_thread_cpu_ns();
         ids.n = 0;
         if (mc_encode(e, m.data, (size_t)m.bytes, MC_ENCODE_TEXT, &ids, &err) != MC_OK)
             return fail(&err);
-        double s = (double)(mc_clock_ns() - t0) * 1e-9;
+        double s = (double)(mc_clock_thread_cpu_ns() - t0) * 1e-9;
         best = s < best ? s : best;
     }
     printf("%lld %lld %.6f\n", (long long)m.bytes, (long long)ids.n, best);
