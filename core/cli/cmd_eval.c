@@ -18,6 +18,7 @@ static void replace_data(struct mc_recipe *r, const char *path)
     r->data.required = 0;
     r->data.declared_tokens = r->data.declared_vocab = 0;
     r->data.holdout = 0;
+    memset(r->data.split, 0, sizeof r->data.split);
     r->data.nvalid = 1;
     snprintf(r->data.valid[0].path, sizeof r->data.valid[0].path, "%s", path);
     r->data.valid[0].weight = 1;

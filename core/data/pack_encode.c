@@ -108,6 +108,8 @@ static mc_status encode_line(const struct mc_pack_job *job, struct mc_pack_block
     json_t *o =
         json_loadb(text, n, JSON_DECODE_ANY | JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &why);
     snprintf(where, sizeof where, "%.*s:%lld", MC_PATH, b->file, (long long)line);
+    if (!o && json_error_code(&why) == json_error_out_of_memory)
+        return mc_err_set(err, MC_E_NOMEM, "%s: no memory to read the line", where);
     if (!o)
         return mc_err_set(err, MC_E_FORMAT, "%s: not JSON, at byte %d of the line: %s", where,
                           why.position, why.text);

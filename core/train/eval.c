@@ -61,7 +61,7 @@ mc_status mc_eval_run(struct mc_trainer *t, struct mc_err *err)
     if (!t->graphs.eval || mc_data_valid_samples(t->data) == 0) {
         mc_log(MC_LOG_WARN,
                "step %lld: a hook asked for an evaluation, but the recipe has no "
-               "validation data (data.valid or data.holdout)",
+               "validation data (data.valid, data.holdout or data.split)",
                (long long)t->books.at.steps);
         return MC_OK;
     }

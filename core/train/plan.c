@@ -95,7 +95,7 @@ mc_status mc_graphs_build(const struct mc_recipe *r, int threads, struct mc_grap
     struct mc_optim_memory om = mc_optim_memory(g.train, r->precision);
     g.bytes[MC_ARENA_ADAM_M] = om.m;
     g.bytes[MC_ARENA_ADAM_V] = om.v;
-    if (r->data.nvalid > 0 || r->data.holdout > 0) {
+    if (r->data.nvalid > 0 || r->data.holdout > 0 || r->data.split[1] > 0) {
         cfg.mode = MC_GRAPH_EVAL;
         MC_TRY_GOTO(st, mc_graph_build(&cfg, &g.eval, err), fail);
         const struct mc_graph_memory *e = mc_graph_memory(g.eval);

@@ -148,10 +148,10 @@ static mc_status open_valid(const struct mc_recipe *r, const char *base_dir, str
         only->data.required = 0;
     }
     mc_status st = MC_OK;
-    if (only->data.nvalid == 0 && !(only->data.holdout > 0))
+    if (only->data.nvalid == 0 && !(only->data.holdout > 0) && !(only->data.split[1] > 0))
         st = mc_err_set(err, MC_E_USAGE,
-                        "the recipe has no validation data (data.valid or "
-                        "data.holdout): name a text with --data FILE");
+                        "the recipe has no validation data (data.valid, data.holdout or "
+                        "data.split): name a text with --data FILE");
     else
         st = mc_data_open(only, base_dir, d, err);
     mc_free(only);
