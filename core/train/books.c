@@ -8,11 +8,12 @@
  *     segment software fingerprint tokenizer                   who wrote it, on what
  *     layout         {tp cp ep dp pp world}
  *     spikes         {cap, norms: oldest first}
- *     owed           {eval}: due after this step and not done when this was written; absent:
- * nothing directive      {stop checkpoint eval anomaly_action lr_scale why}: in force in the next
- * step cursor         core/data's: per source, samples drawn data_weights   [..]: when they differ
- * from the recipe's, the cursor starts a new phase hooks          {file: state} recipe         the
- * resolved recipe, so that a checkpoint can be used without its run
+ *     owed           {eval, on_checkpoint}: due after this step, not done when this was written
+ *     directive      {stop checkpoint eval anomaly_action lr_scale why}: in force in the next step
+ *     cursor         core/data's: per source, samples drawn
+ *     data_weights   [..]: when they differ from the recipe's, the cursor starts a new phase
+ *     hooks          {file: state}
+ *     recipe         the resolved recipe, so that a checkpoint can be used without its run
  *
  * I1  Every double is written so that it reads back bit for bit (core/base/json.h).
  * I2  Every member read is checked for type and range before use; damage is MC_E_CORRUPT.
@@ -94,6 +95,7 @@ mc_status mc_books_write(const struct mc_books *b, const struct mc_books_run *ru
     mc_json_close(j, '}');
     mc_json_open(j, "owed", '{');
     mc_json_bool(j, "eval", b->eval_owed);
+    mc_json_bool(j, "on_checkpoint", b->call_owed);
     mc_json_close(j, '}');
     write_directive(j, &b->pending);
     struct mc_json inner;
@@ -204,7 +206,7 @@ static mc_status read_directive(const json_t *root, struct mc_directive *d, stru
 static mc_status read_owed(const json_t *root, struct mc_books *b, struct mc_err *err)
 {
     const json_t *o = json_object_get(root, "owed");
-    b->eval_owed = 0;
+    b->eval_owed = b->call_owed = 0;
     b->lr = NAN;
     if (json_object_get(root, "lr"))
         MC_TRY(get_f64(root, "lr", &b->lr, err));
@@ -212,7 +214,10 @@ static mc_status read_owed(const json_t *root, struct mc_books *b, struct mc_err
         return MC_OK;
     if (!json_is_object(o))
         return bad(err, "owed", "an object");
-    return get_bool(o, "eval", &b->eval_owed, err);
+    MC_TRY(get_bool(o, "eval", &b->eval_owed, err));
+    if (json_object_get(o, "on_checkpoint"))
+        MC_TRY(get_bool(o, "on_checkpoint", &b->call_owed, err));
+    return MC_OK;
 }
 
 /* A window of another size than the recipe's (it may change on resume) keeps the newest norms. */

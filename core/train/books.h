@@ -25,7 +25,9 @@ struct mc_books {
     double lr_scale;        /* hooks' factor, 1 from the start */
     uint64_t weights_hash;
     int segment;
-    int eval_owed;               /* the evaluation of step at.steps is due and was not finished */
+    /* What is due after step at.steps and was not done when these books were written: its
+     * evaluation; the call of on_checkpoint for the checkpoint that they lie in. */
+    int eval_owed, call_owed;
     struct mc_directive pending; /* hooks' answers that take effect in the next step */
     struct mc_spikes spikes;
     struct mc_cursor cursor;

@@ -6,7 +6,11 @@
  * I2  A failed save changes nothing but the books of events: older checkpoints stand, and the next
  *     one is tried when due.
  * I3  A second stop signal gives up a save in hand; what was committed stays.
- * I4  Older checkpoints are deleted only after a commit, and by ckpt/'s rule.
+ * I4  on_checkpoint is called after the commit, so what it changes is not in that checkpoint. The
+ *     books in it say that the call is owed, and a resumed run makes it first: hooks' state is
+ *     then that of the run never stopped. Owed is only what that run does too: a save due by the
+ *     rules or asked for by a hook, not one made because the run stops.
+ * I5  Older checkpoints are deleted only after a commit, and by ckpt/'s rule.
  *
  * Memory: the text of the books, for the duration of a save. Threads: the trainer's. */
 #include "train_int.h"
@@ -95,14 +99,35 @@ static void tell_committed(struct mc_trainer *t, const char *path)
     mc_event_end(t, &e, "checkpoint");
 }
 
-mc_status mc_save(struct mc_trainer *t, int must, struct mc_err *err)
+mc_status mc_save_call(struct mc_trainer *t, struct mc_err *err)
+{
+    struct mc_err why = {0};
+    struct mc_hook_event ev;
+    struct mc_directive d;
+    char path[1100] = "";
+    t->books.call_owed = 0;
+    if (!mc_hooks_want(t, MC_HOOK_CHECKPOINT))
+        return MC_OK;
+    (void)mc_ckpt_resolve(t->ckpt_dir, t->books.at.steps, path, &why); /* told by mc_save */
+    mc_hook_event_fill(t, MC_HOOK_CHECKPOINT, &ev);
+    ev.ckpt_path = path;
+    ev.ckpt_step = t->books.at.steps;
+    mc_directive_clear(&d);
+    MC_TRY(mc_hooks_ask(t, &ev, &d, err));
+    mc_directive_keep(&t->books.pending, &d);
+    return MC_OK;
+}
+
+mc_status mc_save(struct mc_trainer *t, int must, int due, struct mc_err *err)
 {
     struct mc_err why = {0};
     int64_t begin = mc_clock_ns();
     if (t->saved_step == t->books.at.steps) /* this state is safe already */
         return MC_OK;
     mc_page_phase(t->cfg->page, MC_PHASE_SAVE, t->books.at.steps);
+    t->books.call_owed = due && mc_hooks_want(t, MC_HOOK_CHECKPOINT); /* I4 */
     mc_status st = write_checkpoint(t, &why);
+    t->books.call_owed = 0;
     t->save_ns = mc_clock_ns();
     if (st != MC_OK) { /* I2 */
         tell_failed(t, &why);
@@ -123,17 +148,7 @@ mc_status mc_save(struct mc_trainer *t, int must, struct mc_err *err)
     tell_committed(t, path);
     mc_err_clear(&why);
     if (mc_ckpt_retain(t->ckpt_dir, (int)t->recipe->checkpoint.keep, t->cfg->rd->segment, &why) !=
-        MC_OK) /* I4 */
+        MC_OK) /* I5 */
         mc_log(MC_LOG_WARN, "older checkpoints were kept: %s", why.msg);
-    if (!mc_hooks_want(t, MC_HOOK_CHECKPOINT))
-        return MC_OK;
-    struct mc_hook_event ev;
-    struct mc_directive d;
-    mc_hook_event_fill(t, MC_HOOK_CHECKPOINT, &ev);
-    ev.ckpt_path = path;
-    ev.ckpt_step = t->books.at.steps;
-    mc_directive_clear(&d);
-    MC_TRY(mc_hooks_ask(t, &ev, &d, err));
-    mc_directive_keep(&t->books.pending, &d);
-    return MC_OK;
+    return mc_save_call(t, err);
 }

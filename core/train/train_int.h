@@ -165,9 +165,12 @@ mc_status mc_step_end(struct mc_trainer *t, struct mc_err *err);
 
 /* ---- save.c ---- */
 int mc_save_due(const struct mc_trainer *t);
-/* Saves the state after the last completed step. must = 0: a failure is told and training goes
+/* Saves the state after the last completed step. due: a run that does not stop here saves it, too.
+ * must = 0: a failure is told and training goes
  * on. */
-mc_status mc_save(struct mc_trainer *t, int must, struct mc_err *err);
+mc_status mc_save(struct mc_trainer *t, int must, int due, struct mc_err *err);
+/* on_checkpoint of the checkpoint of the books' step, which is on the disk. */
+mc_status mc_save_call(struct mc_trainer *t, struct mc_err *err);
 
 /* ---- eval.c ---- */
 int mc_eval_due(const struct mc_trainer *t);

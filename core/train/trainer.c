@@ -65,7 +65,7 @@ static mc_status loop(struct mc_trainer *t, struct mc_err *err)
         if (s->now.eval || mc_eval_due(t))
             MC_TRY(mc_eval_run(t, err));
         if (s->now.checkpoint || mc_save_due(t))
-            MC_TRY(mc_save(t, 0, err)); /* I3 */
+            MC_TRY(mc_save(t, 0, 1, err)); /* I3 */
     }
     return MC_OK;
 }
@@ -73,10 +73,13 @@ static mc_status loop(struct mc_trainer *t, struct mc_err *err)
 /* What the checkpoint says is still to be done after its step, before the next one (I2). */
 static mc_status pay(struct mc_trainer *t, struct mc_err *err)
 {
-    if (!t->books.eval_owed)
-        return MC_OK;
-    MC_TRY(mc_eval_run(t, err));
-    t->paid = !t->books.eval_owed;
+    if (t->books.eval_owed) {
+        MC_TRY(mc_eval_run(t, err));
+        t->paid = !t->books.eval_owed;
+    }
+    if (t->books.call_owed && !t->books.eval_owed &&
+        !mc_target_reached(&t->recipe->steps, &t->books.at))
+        return mc_save_call(t, err);
     return MC_OK;
 }
 
@@ -96,7 +99,13 @@ static void tell_stop(struct mc_trainer *t, int reached)
 /* After the loop: the save that is owed, and the exit code (I2). */
 static mc_status finish(struct mc_trainer *t, int *exit_code, struct mc_err *err)
 {
-    int reached = mc_target_reached(&t->recipe->steps, &t->books.at) && !t->books.eval_owed;
+    int end = mc_target_reached(&t->recipe->steps, &t->books.at);
+    int reached = end && !t->books.eval_owed;
+    /* Due in a run with a later target, too? The step in hand is the last one: none was begun. */
+    int due = end && t->segment_steps == 0
+                  ? t->books.call_owed
+                  : end && mc_crossed(&t->recipe->checkpoint.every, &t->step.before, &t->step.after,
+                                      t->save_ns);
     (void)stop_wanted(t); /* the reason, when the last evaluation was cut short */
     tell_stop(t, reached);
     if (!reached && t->segment_steps == 0) {
@@ -105,7 +114,7 @@ static mc_status finish(struct mc_trainer *t, int *exit_code, struct mc_err *err
         return MC_OK;
     }
     if (t->committed_step != t->books.at.steps || t->paid)
-        MC_TRY(mc_save(t, 1, err));
+        MC_TRY(mc_save(t, 1, due, err));
     *exit_code = reached ? 0 : 75;
     return MC_OK;
 }
@@ -117,7 +126,7 @@ static mc_status give_up(struct mc_trainer *t, mc_status st)
     struct mc_err why = {0};
     if (!t->sound || t->segment_steps == 0)
         return st;
-    if (t->committed_step != t->books.at.steps && mc_save(t, 1, &why) != MC_OK)
+    if (t->committed_step != t->books.at.steps && mc_save(t, 1, 0, &why) != MC_OK)
         mc_log(MC_LOG_ERROR, "no checkpoint of step %lld: %s", (long long)t->books.at.steps,
                why.msg);
     return mc_status_exit_code(st) == 2 ? MC_E_GIVEUP : st;

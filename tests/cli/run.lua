@@ -729,6 +729,59 @@ return { state = { n = 0 },
     same(#events(dir .. "/cut", "eval"), 2, "evaluations after a resume of the finished run")
 end)
 
+case("hooks: what on_checkpoint changes is there after kill -9 and resume, after a stop, and in a longer run", function()
+    write(dir .. "/h.lua", [[
+return { state = { n = 0 },
+  on_checkpoint = function(ev, self)
+    self.state.n = self.state.n + 1
+    self.log(("step %d loss %.17g norm %.17g lr %.17g %s"):format(ev.ckpt_step, ev.loss, ev.grad_norm, ev.lr, ev.ckpt_path:match "[^/]*$"))
+    return { lr_scale = 0.7 ^ self.state.n }
+  end }]])
+    local r = with_hooks("r.lua", '"h.lua"', "checkpoint = { every = '4 steps', keep = 9 },")
+    local args = ("train %s --json --quiet --set steps.steps=14"):format(r)
+    local rc, ref = mascon(args .. " --run ref")
+    same(rc, 0, "uninterrupted")
+    local function alike(run, what)
+        local want, got = metrics(dir .. "/ref"), {}
+        for _, m in ipairs(metrics(dir .. "/" .. run)) do got[m.step] = m end
+        for i = 1, 14 do
+            same(got[i].loss, want[i].loss, what .. ": loss of step " .. i)
+            same(got[i].lr, want[i].lr, what .. ": lr of step " .. i)
+        end
+        has(select(2, mascon("ckpt show " .. run)), '"n":3') -- 4, 8, 12; the call at the end comes after its checkpoint
+    end
+    -- from any checkpoint of the run: as if it had been killed right after the commit
+    for _, k in ipairs { 4, 8, 12 } do
+        sh "rm -rf again; cp -r ref again"
+        local rc2, out2 = mascon(("%s --run again --resume %d"):format(args, k))
+        same(rc2, 0, "resumed")
+        same(last(out2).weights_hash, last(ref).weights_hash, "weights after a resume of step " .. k)
+        alike("again", "step " .. k)
+        local calls = {}
+        for _, e in ipairs(events(dir .. "/again", "hook_log")) do
+            if e.message:find("step " .. k .. " ", 1, true) == 1 then calls[#calls + 1] = e.message end
+        end
+        same(#calls, 2, "calls of step " .. k)
+        same(calls[2], calls[1], "the event")
+    end
+    for _, how in ipairs { "KILL", "TERM" } do
+        sh("rm -rf cut; " .. ("%s %s --run cut >/dev/null 2>&1 & P=$!; while [ $(cat cut/metrics.jsonl 2>/dev/null | wc -l) -lt 6 ] && kill -0 $P; do sleep 0.002; done; kill -%s $P; wait $P")
+            :format(quote(program), args, how))
+        local rc3, out3, err3 = mascon(args .. " --run cut --resume auto")
+        same(rc3, 0, how .. ": " .. err3)
+        same(last(out3).weights_hash, last(ref).weights_hash, "weights after " .. how)
+        alike("cut", how)
+    end
+    -- the last checkpoint of a shorter run is one that is due in a longer one
+    same((mascon(args .. " --run short --set steps.steps=8")), 0, "8 steps")
+    local n = #events(dir .. "/short", "hook_log")
+    same((mascon(args .. " --run short --set steps.steps=8 --resume auto")), 0, "finished")
+    same(#events(dir .. "/short", "hook_log"), n, "calls by a resume of the finished run")
+    local rc4, out4 = mascon(args .. " --run short --resume auto")
+    same(rc4, 0, "14 steps")
+    same(last(out4).weights_hash, last(ref).weights_hash, "weights")
+end)
+
 case("hooks: three errors in a row stop the run with a checkpoint", function()
     write(dir .. "/h.lua", "return { on_step_end = function() error 'no such moon' end }")
     local r = with_hooks("r.lua", '"h.lua"')

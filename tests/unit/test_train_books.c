@@ -65,7 +65,7 @@ static void fill(struct mc_books *b)
     b->lr_scale = 1.0 / 3;
     b->weights_hash = 0xfedcba9876543210u;
     b->segment = 4;
-    b->eval_owed = 1;
+    b->eval_owed = b->call_owed = 1;
     b->lr = 0.1 + 0.7;
     b->pending.stop = 1;
     b->pending.lr_scale = 0.7;
@@ -107,6 +107,7 @@ static void books_read_back_what_was_written(void **state)
     assert_true(a.weights_hash == b.weights_hash);
     assert_int_equal(b.segment, 4);
     assert_int_equal(b.eval_owed, 1);
+    assert_int_equal(b.call_owed, 1);
     assert_memory_equal(&a.lr, &b.lr, sizeof a.lr);
     assert_int_equal(b.pending.stop, 1);
     assert_int_equal(b.pending.anomaly_action, -1);
