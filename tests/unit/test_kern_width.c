@@ -235,6 +235,55 @@ static void loss_and_update(const struct mc_kern_ops *k, struct run *r)
     memcpy(r->aux, sums, sizeof sums);
 }
 
+/* Options: norms of heads and of 1 + w, gelu gates, pairs, windows, starts, caps, smoothed targets.
+ */
+static void options(const struct mc_kern_ops *k, struct run *r)
+{
+    static int32_t start[M];
+    struct mc_norm n = {.m = M, .c = 20, .eps = 1e-5, .heads = 4, .unit = 1};
+    struct mc_norm_grad g = {.m = M, .c = 20, .heads = 4, .unit = 1};
+    struct mc_swiglu s = {.m = M, .c = C, .g = r->x, .u = r->w, .ldg = C, .ldu = C};
+    struct mc_attn_grad a = {.f = {.b = 1, .t = M, .heads = 2, .kv_heads = 1, .d = 40}};
+    struct mc_xent x = {.m = M, .v = C - 2, .pad = 2, .smoothing = 0.1, .z = 1e-3, .scale = 0.1};
+    for (int i = 0; i < M; i++)
+        start[i] = i / 10 * 10;
+    n.x = g.x = r->x, n.ldx = g.ldx = n.ldy = g.lddy = g.lddx = C, n.w = g.w = r->w;
+    n.y = r->out[0], n.rstd = r->out[1], g.rstd = n.rstd, g.dy = r->dy, g.dx = r->out[2];
+    g.dw = r->out[3], g.scratch = r->scratch;
+    k->rmsnorm(pools[0], &n);
+    k->rmsnorm_bwd_input(pools[0], &g);
+    k->rmsnorm_bwd_weight(pools[0], &g);
+    s.y = r->aux, s.ldy = s.lddy = s.lddg = s.lddu = C, s.dy = r->dy;
+    s.dg = r->out[4], s.du = r->out[5];
+    for (s.gate = MC_GATE_GELU; s.gate <= MC_GATE_GELU_ERF; s.gate++) {
+        k->swiglu(pools[0], &s);
+        k->swiglu_bwd(pools[0], &s);
+        s.y = r->out[1], s.dg = r->out[2], s.du = r->out[3];
+    }
+    k->rope(pools[0], &(struct mc_rope){.b = 1,
+                                        .t = M,
+                                        .heads = 2,
+                                        .d = 41,
+                                        .turned = 38,
+                                        .interleaved = 1,
+                                        .cos = r->w,
+                                        .sin = r->dy,
+                                        .x = r->x,
+                                        .ldx = C,
+                                        .y = r->x,
+                                        .ldy = C});
+    a.f.scale = 0.3, a.f.causal = 1, a.f.ldq = a.f.ldk = a.f.ldv = a.f.ldo = C;
+    a.f.q = r->x, a.f.k = r->w, a.f.v = r->dy, a.f.o = r->out[0], a.f.lse = r->out[1];
+    a.f.scratch = a.scratch = r->scratch, a.d_o = r->aux, a.lddo = C;
+    a.dq = r->out[2], a.dk = r->out[3], a.dv = r->out[4], a.lddq = a.lddk = a.lddv = C;
+    a.f.mask = (struct mc_attn_mask){.window = 7, .start = start, .cap = 1.5};
+    k->attn(pools[0], &a.f);
+    k->attn_bwd(pools[0], &a);
+    x.targets = r->ids, x.logits = r->x, x.ld = C, x.lse = r->out[5], x.loss = r->aux;
+    k->xent(pools[0], &x);
+    k->xent_bwd(pools[0], &x);
+}
+
 static void same(void (*body)(const struct mc_kern_ops *k, struct run *r))
 {
     struct run a, b;
@@ -256,6 +305,10 @@ static void test_element_wise(void **state)
 {
     (void)state, same(element_wise);
 }
+static void test_options(void **state)
+{
+    (void)state, same(options);
+}
 static void test_attention(void **state)
 {
     (void)state, same(attention);
@@ -268,9 +321,8 @@ static void test_loss_and_update(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_norms),
-        cmocka_unit_test(test_element_wise),
-        cmocka_unit_test(test_attention),
+        cmocka_unit_test(test_norms),           cmocka_unit_test(test_element_wise),
+        cmocka_unit_test(test_options),         cmocka_unit_test(test_attention),
         cmocka_unit_test(test_loss_and_update),
     };
     return cmocka_run_group_tests(tests, kern_setup, kern_teardown);
