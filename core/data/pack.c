@@ -11,16 +11,16 @@
  * reads set r + 1 and one writes set r - 1. All are tasks of one pool run.
  *
  * I1  Nothing under the final names is unfinished: all three are written as NAME.tmp and fsynced;
- *     then .bin, .idx, .json are renamed, in that order, and the folder is fsynced.
+ *     then .json, .bin, .idx are renamed, in that order, and the folder is fsynced. The rename of
+ *     .idx is what makes them data.
  * I2  On any failure, a full disk included, every file of this call is removed again. After a crash
- *     only .tmp files, or a .bin without its .idx, can be left; neither is taken for data. A pack
- *     that was killed is started anew: the same call overwrites the .tmp files.
- * I3  An existing prefix is never written over.
- * I4  The files of a call are listed, and so fixed, before the first byte is written.
- * I5  The output is the same bytes for any number of workers, and so is the error: the first in the
- *     order of the documents.
- * Memory: handle life, 12 bytes a document beside the blocks (about 5 MiB each, six a worker).
- * Threads: the caller and its pool. */
+ *     only .tmp files, or a .json and .bin without .idx, can be left; neither is taken for data. A
+ *     pack that was killed is started anew: the same call overwrites what it left.
+ * I3  An existing prefix is never written over; a sidecar of ours whose .idx is missing is no
+ * prefix but what a killed pack left. I4  The files of a call are listed, and so fixed, before the
+ * first byte is written. I5  The output is the same bytes for any number of workers, and so is the
+ * error: the first in the order of the documents. Memory: handle life, 12 bytes a document beside
+ * the blocks (about 5 MiB each, six a worker). Threads: the caller and its pool. */
 #include "pack_int.h"
 #include <fcntl.h>
 #include <stdio.h>
@@ -86,9 +86,6 @@ static mc_status out_open(struct writer *w, const char *prefix, const char *ext,
     w->fd = -1;
     snprintf(w->path, sizeof w->path, "%s.%s", prefix, ext);
     snprintf(w->tmp, sizeof w->tmp, "%s.tmp", w->path);
-    if (access(w->path, F_OK) == 0) /* I3 */
-        return mc_err_set(err, MC_E_USAGE,
-                          "%s exists already: remove it, or choose another output prefix", w->path);
     if (!(w->hash = mc_hasher_create()))
         return mc_err_set(err, MC_E_NOMEM, "no memory to hash %s", w->path);
     return MC_OK;
@@ -413,11 +410,37 @@ static mc_status write_all(struct packer *k, struct mc_err *err)
     MC_TRY(out_start(&k->json, err));
     MC_TRY(write_sidecar(k, err));
     MC_TRY(out_finish(&k->json, err));
-    MC_TRY(out_rename(&k->bin, err)); /* I1 */
+    MC_TRY(out_rename(&k->json, err)); /* I1 */
+    MC_TRY(out_rename(&k->bin, err));
     MC_TRY(out_rename(&k->idx, err));
-    MC_TRY(out_rename(&k->json, err));
     mc_path_dir(dir, sizeof dir, k->bin.path);
     return mc_sys_fsync_dir(dir, err);
+}
+
+/* I3: a pack that died between its renames left its sidecar, and perhaps the .bin of that size. */
+static int left_behind(const struct packer *k)
+{
+    struct mc_sidecar sc;
+    int64_t bytes = 0;
+    int bin = access(k->bin.path, F_OK) == 0;
+    if (access(k->idx.path, F_OK) == 0 || access(k->json.path, F_OK) != 0 ||
+        mc_sidecar_read(k->cfg->out_prefix, &sc, NULL) != MC_OK)
+        return 0;
+    int ours =
+        !bin || (mc_sys_file_size(k->bin.path, &bytes, NULL) == MC_OK && bytes == sc.bin_bytes);
+    mc_sidecar_fini(&sc);
+    return ours;
+}
+
+static mc_status check_free(const struct packer *k, struct mc_err *err)
+{
+    const struct writer *w[3] = {&k->bin, &k->idx, &k->json};
+    for (int i = 0; i < 3; i++)
+        if (access(w[i]->path, F_OK) == 0 && !left_behind(k))
+            return mc_err_set(err, MC_E_USAGE,
+                              "%s exists already: remove it, or choose another output prefix",
+                              w[i]->path);
+    return MC_OK;
 }
 
 static mc_status open_outputs(struct packer *k, struct mc_err *err)
@@ -431,6 +454,7 @@ static mc_status open_outputs(struct packer *k, struct mc_err *err)
     MC_TRY(out_open(&k->bin, p, "bin", err));
     MC_TRY(out_open(&k->idx, p, "idx", err));
     MC_TRY(out_open(&k->json, p, "json", err));
+    MC_TRY(check_free(k, err));
     k->chunk = mc_hasher_create();
     k->chunk_left = MC_SIDECAR_CHUNK;
     if (!k->chunk)
