@@ -11,7 +11,8 @@
  * count and the wait. I3  A rank's end is seen by its pidfd, at once; where the system has none, by
  * a poll every 20 ms. Each rank is reaped exactly once, by waitpid on its own pid. I4  The page is
  * read after the rank is dead: nobody writes to it any more. I5  What cannot be written to the run
- * folder (a full disk) is logged and does not change what happens to the ranks.
+ * folder (a full disk) is logged, unless the folder is gone, and does not change what happens to
+ * the ranks.
  *
  * Memory: one block of mc_alloc; a page a rank, unmapped at the end. Threads: the main thread. */
 #include "agent.h"
@@ -136,7 +137,8 @@ static void describe(const struct runner *r, const struct mc_agent_action *a, co
 static void event(const struct runner *r, const char *kind, const char *fields)
 {
     struct mc_err e = {0};
-    if (mc_rundir_event(r->cfg->rd, kind, fields, &e) != MC_OK) /* I5 */
+    if (mc_rundir_event(r->cfg->rd, kind, fields, &e) != MC_OK && /* I5 */
+        mc_rundir_held(r->cfg->rd, NULL) == MC_OK)
         mc_log(MC_LOG_ERROR, "%s", e.msg);
 }
 
@@ -215,7 +217,8 @@ static void do_incident(struct runner *r, const struct mc_agent_action *a)
                                    .message = text,
                                    .step = p ? atomic_load(&p->step) : -1,
                                    .flight = p && !flight.failed ? flight.buf : NULL};
-    if (mc_rundir_incident(r->cfg->rd, &in, &number, &e) != MC_OK) /* I5 */
+    if (mc_rundir_incident(r->cfg->rd, &in, &number, &e) != MC_OK && /* I5 */
+        mc_rundir_held(r->cfg->rd, NULL) == MC_OK)
         mc_log(MC_LOG_ERROR, "%s", e.msg);
     mc_json_fini(&flight);
     snprintf(fields, sizeof fields, "\"number\":%d,\"class\":\"%s\",\"rank\":%d", number, cls,

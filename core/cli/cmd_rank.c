@@ -23,7 +23,7 @@
 
 struct rank {
     const char *run, *resume, *base_dir;
-    int64_t number, page_fd, threads;
+    int64_t number, page_fd, lock_fd, threads;
     int quiet, progress;
     struct mc_rundir rd;
     struct mc_page *page;
@@ -116,6 +116,8 @@ static mc_status run(struct rank *r, struct mc_train_result *res, struct mc_err 
         mc_flight_use(&r->page->flight);
     }
     MC_TRY(mc_rundir_open(r->run, 0, &r->rd, err));
+    r->rd.lock_fd = (int)r->lock_fd;
+    MC_TRY(mc_rundir_held(&r->rd, err));
     MC_TRY(mc_rundir_segment_file(&r->rd, r->rd.segment, "resolved.json", path, err));
     MC_TRY(mc_recipe_read_json(path, &r->box, err)); /* I2 */
     const struct mc_recipe *recipe = mc_recipe_of(r->box);
@@ -139,11 +141,12 @@ int mc_cmd_rank(int argc, char **argv)
 {
     static struct rank r;
     const char *pos[2];
-    r.page_fd = -1;
+    r.page_fd = r.lock_fd = -1;
     r.resume = "auto";
     r.base_dir = ".";
     const struct mc_arg arg[] = {
         {"--page-fd", "FD", "the progress page", MC_ARG_I64, &r.page_fd, 0, 1 << 20},
+        {"--lock-fd", "FD", "the run's lock", MC_ARG_I64, &r.lock_fd, 0, 1 << 20},
         {"--resume", "HOW", "fresh, auto or a step", MC_ARG_STR, &r.resume, 0, 0},
         {"--base", "DIR", "where hooks are sought first", MC_ARG_STR, &r.base_dir, 0, 0},
         {"--threads", "N", "threads of this rank", MC_ARG_I64, &r.threads, 1, 4096},

@@ -295,7 +295,7 @@ static mc_status keep_tokenizer(const struct train *t, struct mc_err *err)
 
 static mc_status start(struct train *t, struct mc_err *err)
 {
-    char exe[1024], threads[16];
+    char exe[1024], threads[16], lock[16];
     const char *arg[12];
     int n = 0;
     MC_TRY(keep_tokenizer(t, err));
@@ -308,6 +308,9 @@ static mc_status start(struct train *t, struct mc_err *err)
     arg[n++] = t->base;
     arg[n++] = "--threads";
     arg[n++] = threads;
+    snprintf(lock, sizeof lock, "%d", t->rd.lock_fd);
+    arg[n++] = "--lock-fd";
+    arg[n++] = lock;
     if (t->quiet)
         arg[n++] = "--quiet";
     else if (isatty(STDERR_FILENO))

@@ -57,6 +57,7 @@ mc_status mc_rundir_event(const struct mc_rundir *rd, const char *kind, const ch
 {
     char path[1100], fixed[8192];
     struct mc_json j;
+    MC_TRY(mc_rundir_held(rd, err));
     MC_TRY(mc_rundir_file(rd, "events.jsonl", path, err));
     mc_json_init_fixed(&j, fixed, sizeof fixed); /* I3 */
     mc_json_raw(&j, NULL, "\n");

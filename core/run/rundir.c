@@ -9,6 +9,9 @@
  * I4  A folder is a run of ours if it holds run.lock or segments/. Nothing is ever written into a
  *     non-empty folder that is none.
  *
+ * I5  A lock on a file that is no longer RUN/run.lock protects nothing: someone deleted the folder
+ * or the lock. Then nothing is written into it any more, and it is not made anew.
+ *
  * run.lock, one line of JSON, written by the holder after it has the lock:
  *     pid    of the agent           host   as gethostname
  *     start  its start in clock ticks since boot (/proc/PID/stat, field 22): a reused pid differs
@@ -121,7 +124,7 @@ mc_status mc_rundir_open(const char *path, int create, struct mc_rundir *rd, str
     if (!ours && !empty) /* I4 */
         return mc_err_set(err, MC_E_MACHINE,
                           "the folder %s is not empty and holds no run of mascon (no segments/); "
-                          "use another --run, or empty it",
+                          "choose another --run",
                           r.path);
     if (!ours && !create)
         return mc_err_set(err, MC_E_NOTFOUND, "the folder %s is empty: no run was started there",
@@ -258,6 +261,33 @@ static mc_status refuse(const struct mc_rundir *rd, const struct holder *h, stru
                       rd->path, h->pid, h->host, h->pid);
 }
 
+/* 1: fd is the file at path. 0: another one is there, or none. -1: it cannot be told. */
+static int is_at(int fd, const char *path)
+{
+    struct stat a, b;
+    if (fstat(fd, &a) == -1)
+        return -1;
+    if (stat(path, &b) == -1)
+        return errno == ENOENT || errno == ENOTDIR ? 0 : -1;
+    return a.st_dev == b.st_dev && a.st_ino == b.st_ino;
+}
+
+mc_status mc_rundir_held(const struct mc_rundir *rd, struct mc_err *err)
+{
+    char path[1100];
+    if (rd->lock_fd < 0)
+        return MC_OK;
+    MC_TRY(mc_rundir_file(rd, LOCK_NAME, path, err));
+    if (is_at(rd->lock_fd, path) != 0)
+        return MC_OK;
+    return mc_err_set(
+        err, MC_E_FAILED,
+        "the run folder %s was deleted or replaced while this run was going on (%s is "
+        "not the file that it locked); the run has stopped and writes nothing there "
+        "any more",
+        rd->path, LOCK_NAME);
+}
+
 mc_status mc_rundir_lock(struct mc_rundir *rd, struct mc_err *err)
 {
     char path[1100];
@@ -289,6 +319,9 @@ mc_status mc_rundir_lock(struct mc_rundir *rd, struct mc_err *err)
         }
         usleep(LOCK_POLL_US);
     }
+    if (st == MC_OK && is_at(fd, path) == 0) /* I5: deleted between open and flock */
+        st = mc_err_set(err, MC_E_MACHINE, "%s was deleted while it was being locked; start again",
+                        path);
     if (st == MC_OK)
         st = write_holder(fd, path, err);
     if (st != MC_OK) {
@@ -323,6 +356,7 @@ mc_status mc_rundir_new_segment(struct mc_rundir *rd, const char *recipe_text,
 {
     char all[1100], fresh[1100], final[1100], name[32];
     int n;
+    MC_TRY(mc_rundir_held(rd, err)); /* I5 */
     MC_TRY(highest_in(rd, "segments", &n, err));
     n = (n > rd->segment ? n : rd->segment) + 1;
     MC_TRY(mc_rundir_file(rd, "segments", all, err));
@@ -349,6 +383,7 @@ mc_status mc_rundir_incident(const struct mc_rundir *rd, const struct mc_inciden
     char path[1100], name[40], now[40];
     struct mc_json j;
     int n;
+    MC_TRY(mc_rundir_held(rd, err)); /* I5 */
     MC_TRY(highest_in(rd, "incidents", &n, err));
     n++;
     MC_TRY(mc_rundir_file(rd, "incidents", path, err));

@@ -24,6 +24,11 @@ struct mc_rundir {
  * when missing and !create; MC_E_MACHINE when it is a non-empty folder that is no run of ours. */
 mc_status mc_rundir_open(const char *path, int create, struct mc_rundir *rd, struct mc_err *err);
 mc_status mc_rundir_lock(struct mc_rundir *rd, struct mc_err *err);
+/* Is RUN/run.lock still the file that lock_fd holds? MC_E_FAILED: the folder, or its lock, was
+ * deleted or replaced under the run, and whoever is there now must not be disturbed. Without a lock
+ * (lock_fd -1), and when it cannot be told: MC_OK. Events, incidents and segments are written only
+ * when it holds. */
+mc_status mc_rundir_held(const struct mc_rundir *rd, struct mc_err *err);
 void mc_rundir_close(struct mc_rundir *rd); /* drops this process's hold */
 /* New segment: folder made, recipe text and resolved text stored durably, rd->segment set. */
 mc_status mc_rundir_new_segment(struct mc_rundir *rd, const char *recipe_text,

@@ -138,6 +138,8 @@ void mc_event_end(struct mc_trainer *t, struct mc_event *e, const char *kind)
         e->buf[e->j.len - 1] = '\0'; /* without the braces */
         members = e->buf + 1;
     }
-    if (mc_rundir_event(t->cfg->rd, kind, members, &err) != MC_OK)
+    if (t->lost || mc_rundir_event(t->cfg->rd, kind, members, &err) == MC_OK)
+        return;
+    if (mc_trainer_held(t, 1, NULL) == MC_OK) /* else the step loop ends, and says why */
         mc_log(MC_LOG_ERROR, "event \"%s\" not written: %s", kind, err.msg);
 }

@@ -124,12 +124,14 @@ mc_status mc_save(struct mc_trainer *t, int must, int due, struct mc_err *err)
     int64_t begin = mc_clock_ns();
     if (t->saved_step == t->books.at.steps) /* this state is safe already */
         return MC_OK;
+    MC_TRY(mc_trainer_held(t, 1, err));
     mc_page_phase(t->cfg->page, MC_PHASE_SAVE, t->books.at.steps);
     t->books.call_owed = due && mc_hooks_want(t, MC_HOOK_CHECKPOINT); /* I4 */
     mc_status st = write_checkpoint(t, &why);
     t->books.call_owed = 0;
     t->save_ns = mc_clock_ns();
     if (st != MC_OK) { /* I2 */
+        MC_TRY(mc_trainer_held(t, 1, err));
         tell_failed(t, &why);
         if (!must)
             return MC_OK;

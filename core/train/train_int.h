@@ -141,9 +141,11 @@ struct mc_trainer {
     volatile int cancel_save;
     enum mc_stop stop;
     char stop_why[200];
-    int paid;    /* a debt of the checkpoint loaded was paid: the one on the disk still has it */
-    int started; /* weights are in place */
-    int sound;   /* after an error: the state is that of the last completed step */
+    int paid; /* a debt of the checkpoint loaded was paid: the one on the disk still has it */
+    int64_t held_ns; /* when the run folder was last found to be ours */
+    int lost;        /* it is not any more: no event is written */
+    int started;     /* weights are in place */
+    int sound;       /* after an error: the state is that of the last completed step */
     size_t planned, baseline_rss;
     uint64_t step_allocs; /* allocations made inside steps: 0, or the plan is broken */
 };
@@ -154,6 +156,10 @@ mc_status mc_trainer_create(const struct mc_train_cfg *cfg, struct mc_trainer **
 void mc_trainer_destroy(struct mc_trainer *t);
 /* Fresh weights, or those of the checkpoint that cfg->resume names. */
 mc_status mc_trainer_start(struct mc_trainer *t, struct mc_err *err);
+
+/* ---- trainer.c ---- */
+/* Is the run folder still ours? Looked up once a second, or at once. */
+mc_status mc_trainer_held(struct mc_trainer *t, int at_once, struct mc_err *err);
 
 /* ---- step.c ---- */
 mc_status mc_step_begin(struct mc_trainer *t, struct mc_err *err);

@@ -10,6 +10,8 @@
  *     An evaluation that a stop cut short is a debt of the step it belongs to: the target is not
  *     reached before it is paid, and a resumed run pays first.
  * I4  What a hook answered after step k happens with step k + 1 (hooks.c).
+ * I5  A run whose folder was deleted or replaced stops (76) and writes nothing more: looked up once
+ *     a second, at each save and at the end.
  *
  * Memory: struct mc_trainer owns all (train_int.h). Threads: one, beside the pool's. */
 #include "train_int.h"
@@ -17,6 +19,8 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+
+#define HELD_EVERY_NS INT64_C(1000000000)
 
 /* Is there a reason to stop before the next step? */
 static enum mc_stop stop_wanted(struct mc_trainer *t)
@@ -39,11 +43,23 @@ static enum mc_stop stop_wanted(struct mc_trainer *t)
     return t->stop;
 }
 
+mc_status mc_trainer_held(struct mc_trainer *t, int at_once, struct mc_err *err)
+{
+    int64_t now = mc_clock_ns();
+    if (!at_once && now - t->held_ns < HELD_EVERY_NS)
+        return MC_OK;
+    t->held_ns = now;
+    mc_status st = mc_rundir_held(t->cfg->rd, err);
+    t->lost |= st != MC_OK;
+    return st;
+}
+
 /* The step loop. Returns at the target, at a reason to stop, or with an error. */
 static mc_status loop(struct mc_trainer *t, struct mc_err *err)
 {
     struct mc_step *s = &t->step;
     while (!mc_target_reached(&t->recipe->steps, &t->books.at) && !stop_wanted(t)) {
+        MC_TRY(mc_trainer_held(t, t->lost, err)); /* I5 */
         MC_TRY(mc_step_begin(t, err));
         for (int64_t first = 0; first < s->global; first += t->recipe->batch.micro) {
             if (mc_signals_pending()) { /* I1 */
@@ -106,7 +122,8 @@ static mc_status finish(struct mc_trainer *t, int *exit_code, struct mc_err *err
                   ? t->books.call_owed
                   : end && mc_crossed(&t->recipe->checkpoint.every, &t->step.before, &t->step.after,
                                       t->save_ns);
-    (void)stop_wanted(t); /* the reason, when the last evaluation was cut short */
+    MC_TRY(mc_trainer_held(t, 1, err)); /* I5 */
+    (void)stop_wanted(t);               /* the reason, when the last evaluation was cut short */
     tell_stop(t, reached);
     if (!reached && t->segment_steps == 0) {
         mc_log(MC_LOG_WARN, "no step was completed in this segment; nothing new to save");

@@ -388,6 +388,8 @@ case("train: a folder that is no run, a resume of nothing", function()
     local rc, _, err = train "--run full"
     same(rc, 3, "exit")
     has(err, "holds no run")
+    has(err, "choose another --run")
+    expect(not err:find("empty it", 1, true), "advice to delete what is not ours: %s", err)
     rc = train "--run none --resume 5"
     same(rc, 2, "resume of a step of no run")
     rc = train "--run new --resume auto --set steps.steps=1"
@@ -403,6 +405,30 @@ case("train: a second run in the same folder is refused", function()
     sh("kill -9 " .. pid)
     rc = train "--resume auto --set steps.steps=3" -- its agent is dead: no refusal, at most a short wait
     same(rc, 0, "after its death")
+end)
+
+case("the run folder is deleted, replaced, or loses its lock: 76, and it is left alone", function()
+    local long = "--json --set steps.steps=100000 --set checkpoint.every='1000000 steps'"
+    local function under(run, what)
+        return sh(("%s train %s --run %s %s >o 2>e & P=$!; while [ $(cat %s/metrics.jsonl 2>/dev/null | wc -l) -lt 3 ] && kill -0 $P; do sleep 0.01; done; %s; ( sleep 30; kill -9 $P ) & W=$!; wait $P; R=$?; kill $W; exit $R")
+            :format(quote(program), small, run, long, run, what))
+    end
+    same(under("gone", "rm -rf gone"), 76, "deleted")
+    has(read(dir .. "/e"), "was deleted or replaced")
+    same(last(read(dir .. "/o")).exit, 76, "last line")
+    has(last(read(dir .. "/o")).message, "was deleted or replaced")
+    expect(not read(dir .. "/gone/run.lock") and sh "test ! -e gone" == 0, "the folder was made anew")
+    same(under("unlocked", "rm unlocked/run.lock; cp unlocked/events.jsonl before"), 76, "the lock is deleted")
+    same(read(dir .. "/unlocked/events.jsonl"), read(dir .. "/before"), "events")
+    same(sh "test -z \"$(ls -A unlocked/incidents; ls -A unlocked/ckpt)\"", 0, "nothing else written")
+    -- replaced by another run: that one is not disturbed
+    local next_run = ("%s train %s --run new --quiet --json >o2 2>e2"):format(quote(program), small)
+    same(under("new", "rm -rf new; " .. next_run), 76, "replaced")
+    same(last(read(dir .. "/o2")).exit, 0, "the other run")
+    local m = metrics(dir .. "/new")
+    same(#m, 50, "its steps")
+    same(#events(dir .. "/new", "incident"), 0, "its incidents")
+    same(#events(dir .. "/new", "end"), 1, "its ends")
 end)
 
 case("kill -9 and resume: bit for bit", function()
