@@ -9,7 +9,7 @@
  *     the result depends on the words and their counts only, not on the order of texts.
  * I2  Ids: special tokens as given; the 256 bytes in the order of their characters in the alphabet
  *     of byte-level tokens; then one id a merge. A merge that spells what another id spells already
- *     takes that id; one that spells the name of a special token is not made.
+ *     takes that id; one that spells the name of a special token, or more than 16 KiB, is not made.
  * I3  A pair's count is exact at all times; the heap holds what it once was, and an entry that is
  *     not true any more goes back with the true count.
  *
@@ -21,7 +21,7 @@
 #include "../base/json.h"
 #include "../base/sysio.h"
 
-enum { MAX_VOCAB = 1 << 24 };
+enum { MAX_VOCAB = 1 << 24, MAX_PIECE = 16 << 10 };
 const char *const mc_pretok_names[MC_NPRETOKS] = {"gpt2", "llama3", "qwen2"};
 
 struct list { /* of any size of element */
@@ -460,7 +460,7 @@ static mc_status merge_pair(struct mc_bpe_trainer *t, uint32_t pair, struct mc_t
     both->n = 0;
     MC_TRY(mc_text_add(both, t->piece.v + at[p.a], at[p.a + 1] - at[p.a], err));
     MC_TRY(mc_text_add(both, t->piece.v + at[p.b], at[p.b + 1] - at[p.b], err));
-    if (spells_special(t, both->v, both->n)) /* I2 */
+    if (both->n > MAX_PIECE || spells_special(t, both->v, both->n)) /* I2 */
         return MC_OK;
     int32_t into = *piece_slot(t, both->v, both->n) - 1;
     if (into < 0) {

@@ -363,7 +363,8 @@ static mc_status put_token(struct reading *r, const struct named *k, unsigned ch
     struct mc_err *err = r->err;
     size_t n = 0;
     if (k->n > MAX_NAME)
-        return REFUSE(r, "%s: token %d has a name of %zu bytes", r->path, k->id, k->n);
+        return REFUSE(r, "%s: token %d has a name of %zu bytes, at most %d are taken", r->path,
+                      k->id, k->n, MAX_NAME);
     t->flags[k->id] = k->flags;
     MC_TRY(mc_text_add(&t->name, k->name, k->n, err));
     if ((k->flags & MC_TOK_MODEL) && spell(k->name, k->n, buf, &n)) {

@@ -349,6 +349,25 @@ static void pretok_scanners_agree_with_their_regexes(void **state)
     }
 }
 
+static void pretok_regex_that_gives_up_is_an_error(void **state)
+{
+    (void)state;
+    static const char re[] = "(?:a+)+c"; /* exponential in the letters before b */
+    static const char text[] = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaabc";
+    struct mc_stage s;
+    struct mc_pretok p;
+    struct lengths l = {0};
+    struct mc_err err = {0};
+    assert_int_equal(mc_pretok_stage(re, sizeof re - 1, &s, NULL), MC_OK);
+    assert_int_equal(mc_pretok_init(&p, tok[0]->props, &s, 1, NULL), MC_OK);
+    assert_int_equal(
+        mc_pretok_run(&p, (const unsigned char *)text, sizeof text - 1, note, &l, &err),
+        MC_E_FORMAT);
+    assert_non_null(strstr(err.msg, "gave up"));
+    mc_pretok_fini(&p);
+    mc_pretok_stage_fini(&s);
+}
+
 /* ---- bytes, ids, names ---- */
 
 static void tokenizer_bytes_is_the_same_interface(void **state)
@@ -555,6 +574,18 @@ static void bpe_train_merges_by_count_then_by_lowest_ids(void **state)
     mc_encoder_destroy(e);
     mc_tokenizer_close(t);
     assert_int_not_equal(learn(path, MC_PRETOK_GPT2, 257, abc, 1, &s), MC_OK);
+    /* One letter 2^17 times: tokens double, up to a length that the reader takes too. */
+    static char run[(1 << 17) + 1];
+    memset(run, 'r', sizeof run - 1);
+    static const char *const long_one[] = {run};
+    assert_int_equal(learn(path, MC_PRETOK_GPT2, 1000, long_one, 1, &s), MC_OK);
+    assert_int_equal(s.vocab, 2 + 256 + 14);
+    open_one(path, &t, &e);
+    ids = encode(e, run, sizeof run - 1, MC_ENCODE_TEXT);
+    assert_int_equal(ids.n, 8);
+    mc_free(ids.v);
+    mc_encoder_destroy(e);
+    mc_tokenizer_close(t);
     unlink(path);
 }
 
@@ -590,6 +621,7 @@ int main(void)
         cmocka_unit_test(unicode_composes_by_the_rules),
         cmocka_unit_test(bpe_merges_as_the_naive_reading),
         cmocka_unit_test(pretok_scanners_agree_with_their_regexes),
+        cmocka_unit_test(pretok_regex_that_gives_up_is_an_error),
         cmocka_unit_test(tokenizer_bytes_is_the_same_interface),
         cmocka_unit_test(tokenizer_names_round_trip),
         cmocka_unit_test(tokenizer_decode_can_skip_special_tokens),
