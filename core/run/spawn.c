@@ -7,8 +7,8 @@
  *     that counted is the same request: `timeout` sends it to the process and to its group, Slurm
  * to every process of a step, and the agent forwards it too; a second one means "now" only when a
  *     person or a script could have seen that the first was not enough.
- * I3  No stop signal is lost on the way to a rank: the child keeps SIGINT, SIGTERM and SIGUSR1
- *     blocked from the fork until its mc_signals_install, which unblocks them; until then they are
+ * I3  No stop signal is lost on the way to a rank: the child keeps the stop signals blocked
+ *     from the fork until its mc_signals_install, which unblocks them; until then they are
  *     pending.
  * I4  A rank is the leader of its own process group: the terminal's ctrl-C reaches the agent alone,
  *     which forwards it, so that a rank counts each signal once.
@@ -45,7 +45,7 @@
 
 /* ---- signals ---- */
 
-static const int stop_signals[] = {SIGINT, SIGTERM, SIGUSR1};
+static const int stop_signals[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2};
 enum { NSTOP = sizeof stop_signals / sizeof *stop_signals };
 
 /* bits 0-7: the first stop signal; 8-15: the latest; 16-31: how many */
@@ -79,11 +79,17 @@ static void on_signal(int sig) /* I2 */
     count_signal(sig);
 }
 
-static void stop_set(sigset_t *set)
+void mc_signals_set(sigset_t *set)
 {
     sigemptyset(set);
     for (int i = 0; i < NSTOP; i++)
         sigaddset(set, stop_signals[i]);
+}
+
+static int is_ignored(int sig)
+{
+    struct sigaction a;
+    return sigaction(sig, NULL, &a) == 0 && a.sa_handler == SIG_IGN;
 }
 
 void mc_signals_install(void)
@@ -94,9 +100,10 @@ void mc_signals_install(void)
     a.sa_handler = on_signal;
     a.sa_flags = SA_RESTART; /* waits that must notice use ppoll, which no flag restarts */
     for (int i = 0; i < NSTOP; i++)
-        sigaction(stop_signals[i], &a, NULL);
+        if (stop_signals[i] != SIGHUP || !is_ignored(SIGHUP)) /* nohup's wish */
+            sigaction(stop_signals[i], &a, NULL);
     signal(SIGPIPE, SIG_IGN);
-    stop_set(&set);
+    mc_signals_set(&set);
     pthread_sigmask(SIG_UNBLOCK, &set, NULL); /* I3 */
 }
 
@@ -232,7 +239,7 @@ mc_status mc_spawn(const struct mc_spawn *s, struct mc_child *c, struct mc_err *
         goto out_null;
     }
     sigset_t stop, old;
-    stop_set(&stop);
+    mc_signals_set(&stop);
     pthread_sigmask(SIG_BLOCK, &stop, &old); /* I3 */
     pid_t parent = getpid(), pid = fork();
     if (pid == 0)

@@ -2,9 +2,11 @@
  *
  * I1  Ranks are direct children, PR_SET_PDEATHSIG(SIGKILL), getppid() compared after prctl; forked
  *     from the main thread only.
- * I2  A signal handler sets one word. SIGINT, SIGTERM, SIGUSR1 (Slurm's early warning) count;
- *     SIGPIPE is ignored. */
+ * I2  A signal handler sets one word. SIGINT, SIGTERM, SIGHUP (a lost terminal; left
+ *     ignored under nohup), SIGUSR1 and SIGUSR2 (Slurm's early warnings) count; SIGPIPE is ignored.
+ */
 #pragma once
+#include <signal.h>
 #include <sys/types.h>
 #include "../base/status.h"
 
@@ -25,7 +27,8 @@ mc_status mc_spawn(const struct mc_spawn *s, struct mc_child *c, struct mc_err *
 /* Handlers, SIGPIPE ignored, stop signals unblocked: mc_spawn's child has them blocked until it
  * calls this, so that none is lost. Idempotent. */
 void mc_signals_install(void);
-int mc_signals_pending(void); /* 0, or the first stop signal received */
+void mc_signals_set(sigset_t *set); /* the stop signals */
+int mc_signals_pending(void);       /* 0, or the first stop signal received */
 int mc_signals_count(
     void); /* how many stop signals so far: the second of a person at a terminal means "now" */
 int mc_signals_last(void);      /* 0, or the latest */

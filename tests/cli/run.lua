@@ -470,6 +470,18 @@ case("SIGINT: 75 with a checkpoint, then on to the same end", function()
     for _, f in ipairs { "a", "b" } do same(#metrics(dir .. "/" .. f), 100, "lines of " .. f) end
 end)
 
+case("SIGHUP, SIGUSR1 and SIGUSR2 stop a run in order, too; under nohup SIGHUP does not", function()
+    for _, sig in ipairs { "HUP", "USR1", "USR2" } do
+        local run = "run" .. sig
+        local rc = sh(background("--set steps.steps=100000", run, 3) .. "; kill -" .. sig .. " $P; wait $P")
+        same(rc, 75, sig)
+        same(events(dir .. "/" .. run, "signal")[1].signal, sig, "event")
+        same(#events(dir .. "/" .. run, "checkpoint"), 1, "checkpoints")
+    end
+    local rc = sh("trap '' HUP; " .. background("--set steps.steps=30", "hup", 3) .. "; kill -HUP $P; wait $P")
+    same(rc, 0, "SIGHUP was ignored at the start")
+end)
+
 case("timeout(1) signals process and group at once: that is one request", function()
     local rc = sh(("timeout --preserve-status 3 %s train %s --quiet --set steps.steps=100000"):format(quote(program), small))
     same(rc, 75, "exit")
