@@ -76,6 +76,9 @@ mc_status mc_ckpt_tensor(const struct mc_ckpt *c, int i, struct mc_state_tensor 
  * tensor and offset; the tensors are then part filled: fall back to another checkpoint. */
 mc_status mc_ckpt_load(struct mc_ckpt *c, const struct mc_state_tensor *t, int n, int all,
                        struct mc_err *err);
+/* The comparison of mc_ckpt_load() alone: reads no data and wants no memory in t[].data. */
+mc_status mc_ckpt_fits(const struct mc_ckpt *c, const struct mc_state_tensor *t, int n, int all,
+                       struct mc_err *err);
 /* Every stored byte against its checksum, read back past the cache where the system lets us;
  * progress may be NULL. MC_E_CORRUPT: damage, by file, tensor and offset. */
 mc_status mc_ckpt_verify(struct mc_ckpt *c, void (*progress)(void *, int64_t, int64_t), void *arg,

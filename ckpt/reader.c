@@ -253,7 +253,7 @@ static mc_status check_asked(const struct mc_ckpt *c, const struct mc_state_tens
                           "%s: tensor %s is stored with shape %s, but this run has %s", c->path,
                           t->name, a, b);
     }
-    if (!mc_box_valid(&t->box, &t->shape) || !t->data)
+    if (!mc_box_valid(&t->box, &t->shape))
         return mc_err_set(err, MC_E_BUG, "load: tensor %s: its box is not inside its shape",
                           t->name);
     return MC_OK;
@@ -328,14 +328,21 @@ static mc_status load_box(struct mc_ckpt *c, const struct mc_stored_tensor *x,
     return MC_OK;
 }
 
+mc_status mc_ckpt_fits(const struct mc_ckpt *c, const struct mc_state_tensor *t, int n, int all,
+                       struct mc_err *err)
+{
+    for (int i = 0; i < n; i++)
+        MC_TRY(check_asked(c, &t[i], err));
+    return all ? check_all(c, t, n, err) : MC_OK;
+}
+
 mc_status mc_ckpt_load(struct mc_ckpt *c, const struct mc_state_tensor *t, int n, int all,
                        struct mc_err *err)
 {
-    for (int i = 0; i < n; i++) /* I2 */
-        MC_TRY(check_asked(c, &t[i], err));
-    if (all)
-        MC_TRY(check_all(c, t, n, err));
+    MC_TRY(mc_ckpt_fits(c, t, n, all, err)); /* I2 */
     for (int i = 0; i < n; i++) {
+        if (!t[i].data)
+            return mc_err_set(err, MC_E_BUG, "load: tensor %s has no memory", t[i].name);
         const struct mc_stored_tensor *x = &c->m.tensor[mc_manifest_find(&c->m, t[i].name)];
         for (int64_t b = x->first_box; b < x->first_box + x->nboxes; b++)
             MC_TRY(load_box(c, x, &c->m.box[b], &t[i], err));

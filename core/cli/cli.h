@@ -11,6 +11,7 @@
 #include "../data/tokenizer.h"
 #include "../plan/check.h"
 #include "../recipe/recipe.h"
+#include "../run/rundir.h"
 #include "../train/train.h"
 #include "../../lua/host.h"
 
@@ -92,6 +93,23 @@ struct mc_cli_model {
 };
 int mc_cli_model_open(struct mc_cli_model *m);
 void mc_cli_model_close(struct mc_cli_model *m);
+
+/* ---- past.c: what a run that is resumed has behind it ---- */
+struct mc_cli_past {
+    char ckpt[1100]; /* the checkpoint it would go on from; "": none */
+    int64_t step;    /* of it */
+    int finished;    /* it is at the target, and whole: then with its loss and hash */
+    double loss;
+    uint64_t weights_hash;
+};
+/* step -1: the newest that can be used. MC_E_NOTFOUND: no checkpoint of that step; MC_E_CORRUPT:
+ * there are some, and none can be used. */
+mc_status mc_cli_past_find(const struct mc_rundir *rd, int64_t step,
+                           const struct mc_quantity *target, struct mc_cli_past *p,
+                           struct mc_err *err);
+/* The recipe of that checkpoint; without one, of the newest segment (there must be one). */
+mc_status mc_cli_past_recipe(const struct mc_rundir *rd, const struct mc_cli_past *p,
+                             struct mc_recipe_box **box, struct mc_err *err);
 
 /* ---- cmd_data.c ---- */
 mc_status mc_cli_pack_format(const char *word, enum mc_pack_format *f, struct mc_err *err);

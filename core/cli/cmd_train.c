@@ -1,10 +1,12 @@
 /* cmd_train.c - `mascon train`: from a recipe to a run on this machine. Floor 8 (cli).
  *
- * load, check -> does it fit this machine -> run folder, lock -> what changed since the last
- * segment -> finished already? -> new segment -> agent (forks the rank, waits) -> last line.
+ * load, check -> does it fit this machine -> run folder, lock -> where it goes on, and is it
+ * finished already? -> what changed since -> would it load? -> new segment -> agent (forks the
+ * rank, waits) -> last line.
  *
  * I1  Nothing is written before the recipe is sound; nothing but the folder and its lock before the
- *     run's history has been compared with the recipe.
+ *     run's history has been compared with the recipe: a start that cannot load what it goes on
+ *     from leaves no segment, no event and no incident.
  * I2  An existing run is entered only with --resume; a finished one is left as it is: same last
  *     line, exit 0, no new segment.
  * I3  The exit code is the rank's when it left one, else the agent's judgement (76).
@@ -21,8 +23,6 @@
 #include "../kern/kern.h"
 #include "../optim/optim.h"
 #include "../run/rundir.h"
-#include "../train/books.h"
-#include "../../ckpt/ckpt.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -47,6 +47,7 @@ static const char about[] =
     "retry\n"
     "will not help.";
 
+enum { MAX_CHANGES = 64 };
 struct train {
     struct mc_cli_recipe r;
     const char *run, *resume;
@@ -55,6 +56,9 @@ struct train {
     char base[1024]; /* the recipe's folder, absolute */
     struct mc_rundir rd;
     struct mc_train_memory memory;
+    struct mc_cli_past past;
+    struct mc_recipe_change change[MAX_CHANGES]; /* told once the segment is open */
+    int nchanges;
     int threads;
     struct mc_agent_result res;
     int finished;
@@ -175,7 +179,7 @@ static int resuming(const struct train *t)
 
 static mc_status enter_run(struct train *t, struct mc_err *err)
 {
-    int64_t step;
+    int64_t step = -1;
     int by_step = resuming(t) && strcmp(t->resume, "auto") != 0;
     if (by_step && (!mc_args_i64(t->resume, &step) || step < 0))
         return mc_err_set(err, MC_E_USAGE, "--resume is auto, never or a step, not \"%.60s\"",
@@ -204,67 +208,68 @@ static void tell_change(const struct train *t, const struct mc_recipe_change *c)
         text[j.len - 1] = '\0';
         mc_rundir_event(&t->rd, "changed", text + 1, NULL);
     }
-    mc_log(MC_LOG_WARN, "%s changed since the last segment: was %s, now %s", c->path, c->was,
-           c->now);
+    mc_log(MC_LOG_WARN, "%s changed: was %s, now %s", c->path, c->was, c->now);
 }
 
-enum { MAX_CHANGES = 64 };
+/* Would the checkpoint load into this recipe (I1)? Damage is for the rank to meet, and to go round.
+ */
+static mc_status fits(const struct train *t, struct mc_err *err)
+{
+    struct mc_err why = {0};
+    if (!t->past.ckpt[0])
+        return MC_OK;
+    mc_status st = mc_train_fits(t->r.recipe, t->base, t->threads, t->past.ckpt, &why);
+    if (st == MC_OK || (st == MC_E_CORRUPT && strcmp(t->resume, "auto") == 0))
+        return MC_OK;
+    return mc_err_set(err, st, "%s%s", why.msg,
+                      st == MC_E_RECIPE ? "; that takes a new run: --run DIR" : "");
+}
+
+/* --allow is no help where the checkpoint would not load. */
+static void mend_hints(struct train *t)
+{
+    struct mc_problems *ps = &t->r.problems;
+    if (fits(t, NULL) != MC_E_RECIPE)
+        return;
+    for (int i = 0; i < ps->n; i++)
+        snprintf(ps->p[i].hint, sizeof ps->p[i].hint,
+                 "the run's checkpoint would not load then: start a new run with --run DIR");
+}
+
 static mc_status compare(struct train *t, struct mc_err *err)
 {
-    static struct mc_recipe_change change[MAX_CHANGES];
-    char path[1100];
     struct mc_recipe_box *was;
-    int n = 0;
-    if (t->rd.segment == 0)
+    if (t->rd.segment == 0 && !t->past.ckpt[0])
         return MC_OK;
-    MC_TRY(mc_rundir_segment_file(&t->rd, t->rd.segment, "resolved.json", path, err));
-    MC_TRY(mc_recipe_read_json(path, &was, err));
-    mc_status st = mc_recipe_compare(mc_recipe_of(was), t->r.recipe, t->allow.v, t->allow.n, change,
-                                     MAX_CHANGES, &n, &t->r.problems, err);
+    MC_TRY(mc_cli_past_recipe(&t->rd, &t->past, &was, err));
+    mc_status st = mc_recipe_compare(mc_recipe_of(was), t->r.recipe, t->allow.v, t->allow.n,
+                                     t->change, MAX_CHANGES, &t->nchanges, &t->r.problems, err);
     mc_recipe_destroy(was);
-    if (t->r.problems.n > 0)
+    if (t->r.problems.n > 0) {
+        mend_hints(t);
         return MC_E_RECIPE;
-    MC_TRY(st);
-    for (int i = 0; i < n; i++)
-        tell_change(t, &change[i]);
-    return MC_OK;
+    }
+    return st;
 }
 
-/* Is the newest whole checkpoint at the target? Then its books are the answer (I2). */
-static mc_status look_for_end(struct train *t, struct mc_err *err)
+static mc_status look_back(struct train *t, struct mc_err *err)
 {
-    char dir[1100];
-    struct mc_ckpt_info *l = NULL;
-    int n = 0, i;
-    if (!resuming(t) || strcmp(t->resume, "auto") != 0)
+    int64_t step = -1;
+    if (!resuming(t))
         return MC_OK;
-    MC_TRY(mc_rundir_file(&t->rd, "ckpt", dir, err));
-    MC_TRY(mc_ckpt_list(dir, &l, &n, err));
-    for (i = n - 1; i >= 0 && !l[i].whole; i--)
-        ;
-    mc_status st = MC_OK;
-    if (n > 0 && i < 0)
-        st = mc_err_set(err, MC_E_CORRUPT,
-                        "%s: none of its %d checkpoints is whole (%s: %s); restore one from a "
-                        "copy, or start a new run with another --run",
-                        dir, n, l[n - 1].path, l[n - 1].why);
-    struct mc_ckpt *c = NULL;
-    struct mc_books *b = i >= 0 ? mc_alloc(sizeof *b, "books") : NULL;
-    if (b && mc_ckpt_open(l[i].path, &c, NULL) == MC_OK &&
-        mc_books_read(mc_ckpt_books(c), NULL, b, NULL, NULL) == MC_OK &&
-        mc_target_reached(&t->r.recipe->steps, &b->at) && !b->eval_owed) {
-        t->finished = 1;
-        t->res = (struct mc_agent_result){.exit_code = 0,
-                                          .step = b->at.steps,
-                                          .loss = b->loss,
-                                          .weights_hash = b->weights_hash,
-                                          .result_valid = 1};
-    }
-    if (c)
-        mc_ckpt_close(c);
-    mc_free(b);
-    mc_free(l);
-    return st;
+    if (strcmp(t->resume, "auto") != 0)
+        mc_args_i64(t->resume, &step);
+    MC_TRY(mc_cli_past_find(&t->rd, step, &t->r.recipe->steps, &t->past, err));
+    MC_TRY(compare(t, err));
+    if (!t->past.finished)
+        return fits(t, err);
+    t->finished = 1; /* I2 */
+    t->res = (struct mc_agent_result){.exit_code = 0,
+                                      .step = t->past.step,
+                                      .loss = t->past.loss,
+                                      .weights_hash = t->past.weights_hash,
+                                      .result_valid = 1};
+    return MC_OK;
 }
 
 /* ---- start ---- */
@@ -301,6 +306,8 @@ static mc_status start(struct train *t, struct mc_err *err)
     MC_TRY(keep_tokenizer(t, err));
     MC_TRY(mc_exe_find(exe, err));
     MC_TRY(new_segment(t, err));
+    for (int i = 0; i < t->nchanges; i++)
+        tell_change(t, &t->change[i]);
     snprintf(threads, sizeof threads, "%d", t->threads);
     arg[n++] = "--resume";
     arg[n++] = resuming(t) ? t->resume : "fresh";
@@ -347,8 +354,7 @@ static mc_status run(struct train *t, struct mc_err *err)
     MC_TRY(check_device(t, err));
     MC_TRY(check_memory(t, err));
     MC_TRY(enter_run(t, err));
-    MC_TRY(compare(t, err));
-    MC_TRY(look_for_end(t, err));
+    MC_TRY(look_back(t, err));
     if (!t->finished)
         MC_TRY(start(t, err));
     return MC_OK;

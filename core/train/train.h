@@ -37,6 +37,12 @@ struct mc_train_memory {
 mc_status mc_train_plan(const struct mc_recipe *r, int threads, struct mc_train_memory *m,
                         struct mc_err *err);
 
+/* Would this checkpoint load into this run? Names, dtypes and shapes of all tensors and the data's
+ * cursor, by the code that loads them; no data of the checkpoint is read, nothing is started.
+ * MC_E_RECIPE: no, and why. MC_E_CORRUPT: it is damaged. Relative data paths start at base_dir. */
+mc_status mc_train_fits(const struct mc_recipe *r, const char *base_dir, int threads,
+                        const char *ckpt_path, struct mc_err *err);
+
 /* ---- eval.c / generate.c: on a checkpoint, no run needed ---- */
 struct mc_eval_result {
     double loss;

@@ -550,6 +550,62 @@ case("resume: what changed is told, what is frozen is refused", function()
     expect(told, "lr.peak changed and no event says so")
 end)
 
+case("a resume that cannot load is refused before anything is written", function()
+    train "--set steps.steps=2 --quiet"
+    local run = dir .. "/runs/small"
+    local before = read(run .. "/events.jsonl")
+    local function refused(args, ...)
+        local rc, r, err = train(args)
+        same(rc, 2, args)
+        same(r.exit, 2, "exit in the last line")
+        for _, what in ipairs { ... } do has(err, what) end
+        same(read(run .. "/events.jsonl"), before, "events after " .. args)
+        expect(not read(run .. "/segments/002/resolved.json"), "a segment after %s", args)
+        expect(not read(run .. "/incidents/001.json"), "an incident after %s", args)
+        return err
+    end
+    local more = " --quiet --set steps.steps=4 --resume "
+    refused(more .. "auto --set precision=fp64 --allow precision", "stored as F32", "new run: --run DIR")
+    refused(more .. "auto --set model.ffn=200 --allow model", "model/", "new run: --run DIR")
+    refused(more .. "auto --set data.holdout=0.3 --allow data.holdout", "new run: --run DIR")
+    refused(more .. "10 --set lr.peak=1e-3", "no checkpoint of step 10; there are: 2")
+    -- a frozen key: --allow is offered where it would help
+    local err = refused(more .. "auto --set precision=fp64", "new run with --run DIR")
+    expect(not err:find("--allow", 1, true), "--allow precision is offered")
+    refused(more .. "auto --set seed=3", "--allow seed changes it all the same")
+    -- and the run goes on
+    local rc, r = train(more .. "auto --set lr.peak=1e-3")
+    same(rc, 0, "a plain resume")
+    same(r.step, 4, "step")
+    same(events(run, "changed")[1].path, "lr.peak", "what changed")
+end)
+
+case("a resume is compared with what it goes on from, not with a start that came to nothing", function()
+    local set = " --quiet --set steps.steps=4 --set checkpoint.every='2 steps' --set checkpoint.keep=5"
+    train(set)
+    local run = dir .. "/runs/small"
+    -- a later start that allowed another seed and died before its first checkpoint
+    sh("cp -r runs/small/segments/001 runs/small/segments/002 && sed -i 's/\"seed\": 1234/\"seed\": 7/' runs/small/segments/002/resolved.json")
+    has(read(run .. "/segments/002/resolved.json"), '"seed": 7')
+    local rc, _, err = train("--resume auto" .. set .. " --set steps.steps=6")
+    same(rc, 0, "the seed of the checkpoint: " .. err)
+    rc = train("--resume 2" .. set .. " --set steps.steps=6 --set seed=7")
+    same(rc, 2, "another seed")
+end)
+
+case("a finished run whose newest checkpoint is damaged is not said to be finished", function()
+    local set = "--set steps.steps=4 --set checkpoint.every='2 steps' --set checkpoint.keep=5 --quiet"
+    local _, whole = train(set)
+    local data = dir .. "/runs/small/ckpt/step-000000004.e1/data-00000.mcd"
+    local s = read(data)
+    write(data, s:sub(1, #s / 2) .. string.char((s:byte(#s / 2 + 1) + 1) % 256) .. s:sub(#s / 2 + 2))
+    local rc, r = train("--resume auto " .. set)
+    same(rc, 0, "exit")
+    same(r.weights_hash, whole.weights_hash, "weights_hash")
+    same(#metrics(dir .. "/runs/small"), 6, "steps 3 and 4 were made again")
+    same(events(dir .. "/runs/small", "checkpoint_damaged")[1].checkpoint, "step-000000004.e1", "the damaged one")
+end)
+
 case("--resume STEP goes back", function()
     local set = "--set checkpoint.every='2 steps' --set checkpoint.keep=5 --quiet"
     local _, whole = train("--set steps.steps=6 " .. set)

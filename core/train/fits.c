@@ -1,0 +1,67 @@
+/* fits.c - would a checkpoint load into this run? Asked before a segment is opened. Floor 6
+ * (train).
+ *
+ * I1  The answer is that of the load itself: the same graph, the optimizer's names (optim.h), the
+ *     checkpoint's and the cursor's own comparisons. What differs is that no tensor is filled.
+ * I2  Nothing is written, and no memory of the run's size is taken.
+ *
+ * Memory: the graph, the data's handles and a list of tensors, freed here. Threads: one. */
+#include "books.h"
+#include "train_int.h"
+#include "../../ckpt/ckpt.h"
+#include <stdio.h>
+
+static mc_status tensors_fit(const struct mc_recipe *r, const struct mc_graph *g,
+                             const struct mc_ckpt *c, struct mc_err *err)
+{
+    static const char *const kind[3] = {"model", "adam_m", "adam_v"};
+    const struct mc_kern_ops *k;
+    int n = mc_graph_nparams(g);
+    MC_TRY(mc_kern_get(r->device, r->precision, &k, err));
+    struct mc_state_tensor *t = mc_alloc((size_t)n * 3 * sizeof *t, "list of tensors");
+    if (!t)
+        return mc_err_set(err, MC_E_NOMEM, "no memory for %d tensors", 3 * n);
+    for (int i = 0; i < 3 * n; i++) {
+        const struct mc_param *p = mc_graph_param(g, i % n);
+        t[i] = (struct mc_state_tensor){
+            .dtype = k->dtype, .shape = p->shape, .box = mc_box_whole(&p->shape)};
+        snprintf(t[i].name, sizeof t[i].name, "%s/%s", kind[i / n], p->name);
+    }
+    mc_status st = mc_ckpt_fits(c, t, 3 * n, 1, err); /* I1 */
+    mc_free(t);
+    return st;
+}
+
+static mc_status books_fit(const struct mc_recipe *r, const char *base_dir, const struct mc_ckpt *c,
+                           struct mc_err *err)
+{
+    struct mc_data *d = NULL;
+    struct mc_books *b = mc_alloc(sizeof *b, "books");
+    if (!b)
+        return mc_err_set(err, MC_E_NOMEM, "no memory for the books");
+    mc_books_init(b, r);
+    mc_status st = mc_data_open(r, base_dir, &d, err);
+    if (st == MC_OK) {
+        struct mc_books_run run = {.recipe = r, .data = d};
+        st = mc_books_read(mc_ckpt_books(c), &run, b, NULL, err);
+    }
+    mc_data_close(d);
+    mc_free(b);
+    return st;
+}
+
+mc_status mc_train_fits(const struct mc_recipe *r, const char *base_dir, int threads,
+                        const char *ckpt_path, struct mc_err *err)
+{
+    struct mc_graphs g = {0};
+    struct mc_ckpt *c;
+    MC_TRY(mc_ckpt_open(ckpt_path, &c, err));
+    mc_status st = mc_graphs_build(r, threads, &g, err);
+    if (st == MC_OK)
+        st = tensors_fit(r, g.train, c, err);
+    if (st == MC_OK)
+        st = books_fit(r, base_dir, c, err);
+    mc_graphs_destroy(&g);
+    mc_ckpt_close(c);
+    return mc_err_trail(err, st, __FILE__, __LINE__);
+}
