@@ -606,6 +606,16 @@ case("a finished run whose newest checkpoint is damaged is not said to be finish
     same(events(dir .. "/runs/small", "checkpoint_damaged")[1].checkpoint, "step-000000004.e1", "the damaged one")
 end)
 
+case("notes: check says what it reckoned with, a plain start of train says none of it", function()
+    local _, _, err = mascon("check " .. small)
+    has(err, "note: ranks: 1")
+    has(err, "note: memory of one rank: ")
+    local rc, _, err2 = train "--set steps.steps=1"
+    same(rc, 0, "exit")
+    expect(not err2:find("note:", 1, true), "train: %s", err2)
+    has(select(3, train "--run b --set steps.steps=1 --set parallel.sp=true"), "note: parallel.sp has no effect")
+end)
+
 case("--resume STEP goes back", function()
     local set = "--set checkpoint.every='2 steps' --set checkpoint.keep=5 --quiet"
     local _, whole = train("--set steps.steps=6 " .. set)
