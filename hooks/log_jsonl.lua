@@ -13,6 +13,8 @@ local function json(v)
 end
 
 return {
+    options = { name = "string?", members = "string?", every = "number?" },
+
     on_step_end = function(ev, self)
         local o = self.options
         if ev.step % (o.every or 1) ~= 0 then return end

@@ -1,6 +1,8 @@
 -- save_before_timeout.lua - checkpoint and orderly stop (exit code 75) before the time limit, or on a stop signal.
 -- { "hooks/save_before_timeout.lua", margin_s = 300 }: how long before the end, beside twice the time that a save takes.
 return {
+    options = { margin_s = "number?" },
+
     on_step_end = function(ev, self)
         if ev.signal and ev.signal ~= 0 then
             return { checkpoint = true, stop = ("signal %d"):format(ev.signal) }

@@ -5,6 +5,7 @@
 --   max_in_window   anomalies in the window that are still skipped (default 10); one more aborts (exit code 77)
 -- Its own books stay in `state`, so a resume goes on counting where it stood.
 return {
+    options = { factor = "number?", window = "number?", max_in_window = "number?" },
     state = { total = 0, steps = {} },
 
     on_anomaly = function(ev, self)

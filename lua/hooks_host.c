@@ -39,7 +39,7 @@ MC_LJMP static void take_function(lua_State *L, struct mc_hook *hook)
     static const char *const later[] = {"on_start",  "on_signal",   "on_time_left",
                                         "on_resume", "on_incident", "on_exit"};
     enum { NLATER = sizeof later / sizeof *later };
-    const char *known[MC_HOOK_NKINDS + NLATER + 1];
+    const char *known[MC_HOOK_NKINDS + NLATER + 2];
     const char *key = lua_type(L, -2) == LUA_TSTRING ? lua_tostring(L, -2) : NULL;
     int found = -1, n = 0;
     if (!key)
@@ -56,11 +56,12 @@ MC_LJMP static void take_function(lua_State *L, struct mc_hook *hook)
             found = MC_HOOK_NKINDS + k;
     }
     known[n++] = "state";
+    known[n++] = "options";
     if (found < 0) {
         const char *near = mc_nearest(key, known, n);
         if (near)
             luaL_error(L, "unknown member '%s'; did you mean '%s'?", key, near);
-        luaL_error(L, "unknown member '%s' (functions on_... and state)", key);
+        luaL_error(L, "unknown member '%s' (functions on_..., options and state)", key);
     }
     if (!lua_isfunction(L, -1))
         luaL_error(L, "'%s' must be a function, not a %s", key, luaL_typename(L, -1));
@@ -71,6 +72,80 @@ MC_LJMP static void take_function(lua_State *L, struct mc_hook *hook)
         lua_pushvalue(L, -1);
         hook->fn_ref[found] = luaL_ref(L, LUA_REGISTRYINDEX);
     }
+}
+
+/* Is the value of an option what the file declared it to be? */
+static int is_of(const struct mc_attr *o, const char *type, size_t n)
+{
+    const char *is = o->kind == MC_V_NUM ? "number" : o->kind == MC_V_STR ? "string" : "boolean";
+    return strlen(is) == n && memcmp(is, type, n) == 0;
+}
+
+static int known_type(const char *type, size_t n)
+{
+    static const char *const types[] = {"number", "string", "boolean"};
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++)
+        if (strlen(types[i]) == n && memcmp(types[i], type, n) == 0)
+            return 1;
+    return 0;
+}
+
+static const struct mc_attr *option_of(const struct mc_hook_cfg *c, const char *key)
+{
+    for (int i = 0; i < c->noptions; i++)
+        if (!strcmp(c->option[i].key, key))
+            return &c->option[i];
+    return NULL;
+}
+
+/* The options that the file declares (stack: their table at idx) against those of its entry. A
+ * misspelt name is told before the required one that is then missing. */
+MC_LJMP static void check_options(lua_State *L, const struct mc_hook_cfg *c, int idx)
+{
+    enum { MOST = 32 };
+    const char *name[MOST], *type[MOST];
+    if (!lua_istable(L, idx))
+        luaL_error(L, "'options' must be a table such as { steps = \"number\" }, not a %s",
+                   luaL_typename(L, idx));
+    const int n = mc_sandbox_push_keys(L, idx), keys = lua_gettop(L);
+    if (n > MOST)
+        luaL_error(L, "more than %d declared options", MOST);
+    luaL_checkstack(L, n + 4, "declared options");
+    for (int i = 0; i < n; i++) { /* the texts are held by the file's table */
+        lua_rawgeti(L, keys, i + 1);
+        if (lua_type(L, -1) != LUA_TSTRING)
+            luaL_error(L, "'options' has an entry without a name");
+        name[i] = lua_tostring(L, -1);
+        lua_rawget(L, idx);
+        type[i] = lua_type(L, -1) == LUA_TSTRING ? lua_tostring(L, -1) : "";
+        lua_pop(L, 1);
+        const size_t len = strcspn(type[i], "?");
+        if (!known_type(type[i], len) || (type[i][len] && type[i][len + 1]))
+            luaL_error(L,
+                       "options.%s must be \"number\", \"string\" or \"boolean\", with a ? where "
+                       "it may be left out",
+                       name[i]);
+    }
+    for (int k = 0; k < c->noptions; k++) {
+        const char *key = c->option[k].key;
+        int at = 0;
+        while (at < n && strcmp(name[at], key))
+            at++;
+        if (at < n && is_of(&c->option[k], type[at], strcspn(type[at], "?")))
+            continue;
+        if (at < n) {
+            lua_pushlstring(L, type[at], strcspn(type[at], "?"));
+            luaL_error(L, "option '%s' must be a %s", key, lua_tostring(L, -1));
+        }
+        const char *near = mc_nearest(key, name, n);
+        if (near)
+            luaL_error(L, "no option '%s'; did you mean '%s'?", key, near);
+        luaL_error(L, "no option '%s'", key);
+    }
+    for (int i = 0; i < n; i++)
+        if (!strchr(type[i], '?') && !option_of(c, name[i]))
+            luaL_error(L, "option '%s' is required: a %s", name[i], type[i]);
+    lua_settop(L, keys - 1);
 }
 
 MC_LJMP static int body_load(lua_State *L)
@@ -99,6 +174,8 @@ MC_LJMP static int body_load(lua_State *L)
         lua_rawget(L, t);
         if (lua_type(L, -2) == LUA_TSTRING && !strcmp(lua_tostring(L, -2), "state"))
             state = 1;
+        else if (lua_type(L, -2) == LUA_TSTRING && !strcmp(lua_tostring(L, -2), "options"))
+            check_options(L, hook->cfg, lua_gettop(L));
         else
             take_function(L, hook);
         lua_pop(L, 2);

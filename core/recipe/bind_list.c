@@ -253,7 +253,7 @@ static void bind_hook(struct mc_binder *b, const struct mc_value *v, struct mc_h
     path = mc_bind_get(v, "path");
     allow = mc_bind_get(v, "allow");
     if (!first == !path) {
-        mc_bind_bad(b, v, "such as { \"hooks/eval_every.lua\", every = 100 }",
+        mc_bind_bad(b, v, "such as { \"hooks/eval_every.lua\", steps = 100 }",
                     first ? "has two paths" : "has no path");
         return;
     }

@@ -150,6 +150,57 @@ static void answers_of_several_files_are_merged(void **state)
     assert_string_equal(h->d.why, "b.lua");
     stop(h);
 }
+/* The option's name and value as the recipe has them ("" : none), and what loading says ("": fine).
+ */
+static void options_are_held_against_their_declaration(void **state)
+{
+    static const struct {
+        const char *declared, *key;
+        enum mc_value_kind kind;
+        const char *expect;
+    } cases[] = {
+        {"{ steps = 'number' }", "steps", MC_V_NUM, ""},
+        {"{ steps = 'number?' }", "", MC_V_NUM, ""},
+        {"{ steps = 'number' }", "", MC_V_NUM, "option 'steps' is required: a number"},
+        {"{ steps = 'number' }", "stepz", MC_V_NUM, "no option 'stepz'; did you mean 'steps'?"},
+        {"{ steps = 'number' }", "moon", MC_V_NUM, "no option 'moon'"},
+        {"{ steps = 'number?' }", "steps", MC_V_STR, "option 'steps' must be a number"},
+        {"{ steps = 'boolean' }", "steps", MC_V_BOOL, ""},
+        {"{ steps = 'string' }", "steps", MC_V_BOOL, "option 'steps' must be a string"},
+        {"{ steps = 'numbers' }", "", MC_V_NUM, "options.steps must be"},
+        {"{ steps = 'number?x' }", "", MC_V_NUM, "options.steps must be"},
+        {"{ steps = 3 }", "", MC_V_NUM, "options.steps must be"},
+        {"{ 'number' }", "", MC_V_NUM, "an entry without a name"},
+        {"true", "", MC_V_NUM, "'options' must be a table"},
+        {"nil", "moon", MC_V_NUM, ""}};
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char text[256];
+        struct hooks *h = start();
+        snprintf(text, sizeof text, "return { options = %s, on_eval = function() end }",
+                 cases[i].declared);
+        write_file("o.lua", text);
+        add_entry(h, "o.lua");
+        struct mc_hook_cfg *c = &h->r.hook[0];
+        if (cases[i].key[0]) {
+            c->noptions = 1;
+            snprintf(c->option[0].key, sizeof c->option[0].key, "%s", cases[i].key);
+            c->option[0].kind = cases[i].kind;
+            c->option[0].num = 1;
+            snprintf(c->option[0].str, sizeof c->option[0].str, "x");
+        }
+        mc_status st = open_hooks(h);
+        if (cases[i].expect[0]) {
+            assert_int_equal(st, MC_E_RECIPE);
+            if (!strstr(h->err.msg, cases[i].expect))
+                fail_msg("case %zu: no '%s' in: %s", i, cases[i].expect, h->err.msg);
+        } else {
+            assert_int_equal(st, MC_OK);
+            stop(h);
+        }
+    }
+}
+
 static void bad_answers_are_errors(void **state)
 {
     static const struct {
@@ -512,6 +563,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(answers_become_the_record),
         cmocka_unit_test(answers_of_several_files_are_merged),
+        cmocka_unit_test(options_are_held_against_their_declaration),
         cmocka_unit_test(bad_answers_are_errors),
         cmocka_unit_test(event_members_without_a_value_are_nil),
         cmocka_unit_test(third_error_in_a_row_gives_up),
