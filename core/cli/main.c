@@ -5,7 +5,8 @@
  * complete checkpoint and progress: run me again; 76 failed or stopped without progress: a retry
  * may help; 77 a retry will not help.
  *
- * Environment read: MASCON_HOME, OMP_NUM_THREADS and SLURM_*; nothing else. */
+ * Environment read: MASCON_HOME, OMP_NUM_THREADS and SLURM_*; nothing else. One variable is set
+ * before all this begins: early.c. */
 #include "cli.h"
 #include <signal.h>
 #include <stdio.h>

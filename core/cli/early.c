@@ -1,0 +1,63 @@
+/* early.c - what must be settled before any library of this process runs. Floor 8 (cli).
+ *
+ * OpenBLAS starts a thread a core when it is loaded, before main(). We never use them (kern brings
+ * its own split), they cost a stack and a packing buffer each, and where memory is limited (ulimit
+ * -v) one of them tries again for ever, and the end of the process waits for it. The one thing that
+ * keeps it from starting them is its environment variable, read in its constructor. So the program
+ * executes itself once more with that variable set.
+ *
+ * I1  .preinit_array of an executable runs before the constructors of all libraries: no thread, no
+ *     lock, no open file is lost by the execve. The C library is not initialised either: system
+ *     calls only, the environment is the third argument.
+ * I2  Once: the second image finds the variable at 1 and goes on. Where the execve fails the first
+ *     image goes on, slower but sound.
+ * Ranks are started with the variable set (run/spawn.c) and pay nothing.
+ * Memory: one mapping for the new environment, gone with the execve. Threads: none yet. */
+#include "cli.h"
+#include <limits.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define BLAS_THREADS "OPENBLAS_NUM_THREADS="
+
+/* The sanitizers' own start comes after this. */
+#define BEFORE_SANITIZERS __attribute__((no_sanitize("address"), no_sanitize("thread")))
+
+BEFORE_SANITIZERS static int is_blas_threads(const char *var)
+{
+    const char *want = BLAS_THREADS;
+    while (*want && *var == *want) {
+        var++;
+        want++;
+    }
+    return *want == '\0';
+}
+
+BEFORE_SANITIZERS static void one_blas_thread(int argc, char **argv, char **env)
+{
+    static char one[] = BLAS_THREADS "1";
+    static char exe[PATH_MAX]; /* its own path, not /proc/self/exe: `ps` shows the last component */
+    size_t n = 0, k = 0;
+    (void)argc;
+    for (; env[n]; n++)
+        if (is_blas_threads(env[n]) && env[n][sizeof one - 2] == '1' &&
+            env[n][sizeof one - 1] == '\0')
+            return; /* I2 */
+    char **own = mmap(NULL, (n + 2) * sizeof *own, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    ssize_t len = readlink("/proc/self/exe", exe, sizeof exe - 1);
+    if (own == MAP_FAILED || len <= 0)
+        return;
+    exe[len] = '\0';
+    for (size_t i = 0; i < n; i++)
+        if (!is_blas_threads(env[i]))
+            own[k++] = env[i];
+    own[k++] = one;
+    own[k] = NULL;
+    execve(exe, argv, own);
+    munmap(own, (n + 2) * sizeof *own);
+}
+
+/* I1 */
+__attribute__((section(".preinit_array"),
+               used)) static void (*const early)(int, char **, char **) = one_blas_thread;
