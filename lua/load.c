@@ -688,6 +688,8 @@ mc_status mc_lua_load_recipe(const struct mc_load_cfg *cfg, struct mc_problems *
     const int file = mc_vm_read_file(lo.vm, cfg->path, 0, err);
     if (file < 0) {
         st = err && err->code ? err->code : MC_E_NOTFOUND;
+        if (st == MC_E_IO) /* a loop of links, /proc/self/mem: it takes another path, no retry */
+            st = MC_E_RECIPE;
         goto out;
     }
     lo.vm->cfg.print_arg = lo.vm->file[file].path; /* lives as long as the VM */

@@ -257,15 +257,35 @@ static mc_status read_to_end(int fd, const char *path, size_t max_bytes, char **
     }
 }
 
+/* Opens a regular file to read. A pipe that nobody writes would wait for ever, in open() already
+ * without O_NONBLOCK; a terminal or /dev/zero in read(). */
+static mc_status open_plain(const char *path, int *fd, struct mc_err *err)
+{
+    int f;
+    struct stat s;
+    mc_status st = MC_OK;
+    MC_TRY(mc_sys_open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY, 0, &f, err));
+    if (fstat(f, &s) == -1)
+        st = mc_err_sys(err, "cannot read the size of %s", path);
+    else if (!S_ISREG(s.st_mode))
+        st = mc_err_set(err, MC_E_FORMAT, "%s is %s, not a file", path,
+                        S_ISDIR(s.st_mode) ? "a folder" : "a pipe or device");
+    if (st != MC_OK)
+        close(f);
+    else
+        *fd = f;
+    return st;
+}
+
 mc_status mc_sys_read_file(const char *path, size_t max_bytes, char **buf, size_t *n,
                            struct mc_err *err)
 {
     int fd;
     struct stat s;
     MC_ASSERT(max_bytes < SIZE_MAX / 2);
-    MC_TRY(mc_sys_open(path, O_RDONLY, 0, &fd, err));
+    MC_TRY(open_plain(path, &fd, err));
     size_t cap = 4096, len = 0;
-    if (fstat(fd, &s) == 0 && S_ISREG(s.st_mode) && s.st_size > 0)
+    if (fstat(fd, &s) == 0 && s.st_size > 0)
         cap = ((uint64_t)s.st_size < max_bytes ? (size_t)s.st_size : max_bytes) + 2;
     char *b = mc_alloc(cap, path);
     mc_status st = b ? read_to_end(fd, path, max_bytes, &b, &cap, &len, err)
@@ -322,13 +342,10 @@ mc_status mc_sys_map_ro(const char *path, struct mc_map *map, struct mc_err *err
     int fd;
     struct stat s;
     mc_status st = MC_OK;
-    MC_TRY(mc_sys_open(path, O_RDONLY, 0, &fd, err));
+    MC_TRY(open_plain(path, &fd, err));
     void *p = NULL;
     if (fstat(fd, &s) == -1)
         st = mc_err_sys(err, "cannot read the size of %s", path);
-    else if (!S_ISREG(s.st_mode))
-        st = mc_err_set(err, MC_E_FORMAT, "%s is %s, not a file", path,
-                        S_ISDIR(s.st_mode) ? "a folder" : "a pipe or device");
     else if (s.st_size > 0) {
         p = mmap(NULL, (size_t)s.st_size, PROT_READ, MAP_SHARED, fd, 0);
         if (p == MAP_FAILED)

@@ -240,6 +240,13 @@ static void read_file_is_bounded(void **state)
     assert_int_equal(strlen(text), n);
     mc_free(text);
     assert_int_equal(mc_sys_read_file("/dev/zero", 1 << 20, &text, &n, NULL), MC_E_FORMAT);
+    /* a pipe that nobody writes: once waited for ever, as /dev/tty would */
+    assert_int_equal(mkfifo(in_dir("pipe"), 0600), 0);
+    alarm(10);
+    mc_err_clear(&e);
+    assert_int_equal(mc_sys_read_file(in_dir("pipe"), 100, &text, &n, &e), MC_E_FORMAT);
+    assert_non_null(strstr(e.msg, "a pipe or device, not a file"));
+    alarm(0);
     assert_int_equal(mc_mem_stats().alloc_bytes, before);
 }
 
