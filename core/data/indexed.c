@@ -17,7 +17,8 @@
  *     of them is formed, every length, offset and document start is checked once, at open; after
  *     that no read can leave the maps.
  * I2  Sequences may leave gaps in .bin, so a read honours their offsets; they may neither overlap
- *     nor go backwards, so no token is in the stream twice.
+ *     nor go backwards, so no token is in the stream twice; the last one ends where .bin ends, so
+ *     none is left out.
  * I3  The stream is sequence 0, 1, ... S-1. Its positions are found by a table of one entry for
  *     every 64 sequences, then by walking at most 63 lengths: 1/8 byte of memory a sequence.
  * I4  Ids are handed out as int32 and are in [0, 2^31): others are an error with their position.
@@ -160,6 +161,11 @@ static mc_status check_sequences(struct mc_indexed *x, struct mc_err *err)
         end = off + len * x->esize;
         tokens += len; /* <= bin.bytes, as sequences do not overlap */
     }
+    if (end < x->bin.bytes) /* I2 */
+        return mc_err_set(err, MC_E_FORMAT,
+                          "%s.bin: %lld bytes, but its index ends at byte %lld: too long, or not "
+                          "the file of this index",
+                          x->prefix, (long long)x->bin.bytes, (long long)end);
     x->tokens = tokens;
     return MC_OK;
 }

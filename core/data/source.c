@@ -349,6 +349,29 @@ out:
     return st;
 }
 
+/* The three files are of one packing, as far as sizes and counts tell. */
+static mc_status sidecar_agrees(const struct mc_source *s, const char *prefix,
+                                const struct mc_sidecar *sc, struct mc_err *err)
+{
+    struct mc_indexed_view v;
+    mc_indexed_bytes(s->indexed, &v);
+    const struct {
+        const char *what;
+        int64_t is, said;
+    } pair[] = {{"bytes in .bin", v.bin_bytes, sc->bin_bytes},
+                {"bytes in .idx", v.idx_bytes, sc->idx_bytes},
+                {"tokens", s->tokens, sc->tokens},
+                {"documents", s->documents, sc->documents}};
+    for (size_t i = 0; i < sizeof pair / sizeof *pair; i++)
+        if (pair[i].is != pair[i].said)
+            return mc_err_set(err, MC_E_FORMAT,
+                              "%s: %lld %s, but %s.json says %lld: damaged, or files of different "
+                              "packings under one name",
+                              prefix, (long long)pair[i].is, pair[i].what, prefix,
+                              (long long)pair[i].said);
+    return MC_OK;
+}
+
 static mc_status open_packed(struct mc_source *s, const char *prefix, struct mc_err *err)
 {
     MC_TRY(mc_indexed_open(prefix, &s->indexed, err));
@@ -356,6 +379,11 @@ static mc_status open_packed(struct mc_source *s, const char *prefix, struct mc_
     s->documents = mc_indexed_documents(s->indexed);
     struct mc_sidecar sc;
     if (mc_sidecar_read(prefix, &sc, NULL) == MC_OK) { /* a foreign .json is not our concern here */
+        mc_status st = sidecar_agrees(s, prefix, &sc, err);
+        if (st != MC_OK) {
+            mc_sidecar_fini(&sc);
+            return st;
+        }
         s->is_bytes = !strcmp(sc.tokenizer, "bytes");
         s->max_id = sc.max_id;
         s->tokenizer_hash = sc.tokenizer_hash;

@@ -209,8 +209,7 @@ static mc_status scan_ids(struct findings *f, const struct mc_source *s, const c
     return MC_OK;
 }
 
-static mc_status verify_stream(struct findings *f, const char *path, const char *prefix,
-                               const struct mc_sidecar *side, int64_t vocab, struct scan *sc,
+static mc_status verify_stream(struct findings *f, const char *path, int64_t vocab, struct scan *sc,
                                struct mc_err *err)
 {
     struct mc_source *s;
@@ -227,10 +226,6 @@ static mc_status verify_stream(struct findings *f, const char *path, const char 
     }
     sc->tokens = mc_source_tokens(s);
     sc->documents = mc_source_documents(s);
-    if (side && (side->tokens != sc->tokens || side->documents != sc->documents))
-        found(f, "%s: %lld documents, %lld tokens; the sidecar says %lld and %lld", prefix,
-              (long long)sc->documents, (long long)sc->tokens, (long long)side->documents,
-              (long long)side->tokens);
     st = scan_ids(f, s, path, vocab, sc, err);
     mc_source_close(s);
     return st;
@@ -261,7 +256,7 @@ mc_status mc_data_verify(const char *path, int64_t vocab_or_0, struct mc_json *j
             st = mc_err_set(err, has, "%s", why.msg);
     }
     if (st == MC_OK)
-        st = verify_stream(&f, path, prefix, has == MC_OK ? &side : NULL, vocab_or_0, &sc, err);
+        st = verify_stream(&f, path, vocab_or_0, &sc, err);
     mc_json_close(j, ']');
     mc_json_i64(j, "findings", f.n);
     if (kind == MC_SOURCE_PACKED)

@@ -237,6 +237,8 @@ static void indexed_refuses_each_damage_by_name(void **state)
         refused(&m, 14, c[i].what);
     }
     refused(&good, 13, "truncated");
+    refused(&good, 15, "15 bytes, but its index ends at byte 14: too long");
+    refused(&good, 4096, "4096 bytes, but its index ends at byte 14: too long");
     refused(&good, 0, "truncated");
     for (int64_t n = 0; n < good.n; n++) { /* cut at every byte */
         struct img m = good;

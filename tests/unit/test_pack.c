@@ -350,6 +350,15 @@ static void pack_sidecar_must_be_one(void **state)
                  at + strlen(edit[i][0]));
         write_bytes("sc.json", text, strlen(text));
         mc_status v = verify("sc", 0, NULL, NULL, 0);
+        struct mc_source *s = NULL;
+        struct mc_err err = {0};
+        if (i < 2) { /* the counts are held against the files before anything is trained on them */
+            assert_int_equal(mc_source_open(in_dir("sc"), &s, &err), MC_E_FORMAT);
+            assert_non_null(strstr(err.msg, i ? "3 documents, but" : "262 tokens, but"));
+        } else if (i == 5) {
+            assert_int_equal(mc_source_open(in_dir("sc"), &s, &err), MC_OK);
+            mc_source_close(s);
+        }
         if (i == 5) /* one chunk of any size above the file is the same statement */
             assert_int_equal(v, MC_OK);
         else
