@@ -97,8 +97,12 @@ int mc_bind_int(struct mc_binder *b, const struct mc_value *v, int64_t min, int6
         mc_bind_bad(b, v, "", "must be a whole number, not %s", got);
         return -1;
     }
-    /* 2^53: beyond it a double no longer tells neighbours apart */
-    if (fabs(v->num) > 9007199254740992.0 || v->num < (double)min || v->num > (double)max) {
+    if (v->num >= 9007199254740992.0 && max >= INT64_C(1) << 53) { /* 2^53 may have been 2^53 + 1 */
+        mc_bind_bad(b, v, "write it in quotes, as text",
+                    "is 2^53 or more, where numbers of Lua are no longer exact");
+        return -1;
+    }
+    if (v->num < (double)min || v->num > (double)max) {
         mc_bind_bad(b, v, "", "must be between %lld and %lld, not %s", (long long)min,
                     (long long)max, got);
         return -1;

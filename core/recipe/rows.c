@@ -321,7 +321,7 @@ const struct mc_row mc_rows[] = {
      .doc = "Restart alone, or wait for a person."},
     {"seed", MC_ROW_SEED, AT(seed), RANGE(0, 9223372036854775807.0), .dfl = "1234",
      .resume = MC_FROZEN,
-     .doc = "Key of initial weights, data order and dropout; beyond 2^53 as a string of digits."},
+     .doc = "Key of initial weights, data order and dropout; from 2^53 on as a string of digits."},
     {"steps.samples", MC_ROW_TARGET, AT(steps), RANGE(1, P2(53)), .base = MC_UNIT_SAMPLES,
      .unit = "samples", .dfl_doc = "one of steps.* is required",
      .doc = "Target of the run in samples."},

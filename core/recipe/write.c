@@ -3,7 +3,7 @@
  *
  * I1  Canonical: keys sorted at every level, every active key present, the shortest numbers that
  *     read back bit for bit: equal recipes give equal text.
- * I2  bind(write(r)) == r; what cannot be said by a JSON number (seeds and counts beyond 2^53)
+ * I2  bind(write(r)) == r; what cannot be said by a JSON number (seeds and counts from 2^53 on)
  *     is a string. A key that has no meaning in this recipe (lr.decay of lr.cosine) is absent.
  * I3  The hash leaves out the line numbers of calls: moving a function in its file is no new
  *     model.
@@ -278,7 +278,7 @@ static void write_i64(struct mc_json *j, const char *key, int64_t n)
 {
     char text[24];
 
-    if (n <= INT64_C(1) << 53) {
+    if (n < INT64_C(1) << 53) {
         mc_json_i64(j, key, n);
         return;
     }

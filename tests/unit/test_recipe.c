@@ -252,6 +252,9 @@ static const struct bad {
     {"seed", "\"12x\"", "seed", "decimal digits"},
     {"seed", "\"9223372036854775808\"", "seed", "below 2^63"},
     {"seed", "-1", "seed", "between 0"},
+    {"seed", "9007199254740992", "seed", "in quotes, as text"}, /* what Lua makes of ...993 */
+    {"steps", "{\"tokens\":9007199254740992}", "steps.tokens", "in quotes, as text"},
+    {"data.declared.tokens", "9007199254740992", "data.declared.tokens", "in quotes, as text"},
     {"steps", "{\"steps\":5,\"tokens\":\"1B\"}", "steps.tokens", "a run has one target"},
     {"steps", "{}", "steps", "required, not given"},
     {"steps", "50", "steps", "such as steps = { steps = 1000 }"},
