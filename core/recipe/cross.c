@@ -9,6 +9,7 @@
  * global (only while the global batch is constant).
  * Memory: the stack. Threads: pure. */
 #include "recipe_int.h"
+#include <float.h>
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -105,6 +106,52 @@ static void cross_model_options(struct cross *c)
             "is not used by rope_scaling = \"%s\"", mc_rope_scaling_words[m->rope_scaling]);
 }
 
+/* An eps that is 0, or that the run's precision rounds to 0 or to a subnormal, protects nothing:
+ * the first row of zeros divides by 0. */
+static void plain_eps(struct cross *c, const char *path, const char *whose, double eps)
+{
+    int wide = c->r->precision == MC_F64;
+    double least = wide ? DBL_MIN : (double)FLT_MIN;
+
+    if (eps < least)
+        say(c, path, "", "%s%g is %s in %s; the least is %.3g", whose, eps,
+            eps > 0 ? "as good as 0" : "no protection", wide ? "fp64" : "fp32", least);
+}
+
+static void calls_eps(struct cross *c, const char *path, const struct mc_func *f)
+{
+    char whose[200];
+
+    for (int i = 0; i < f->ncalls; i++)
+        for (int k = 0; k < f->call[i].nattrs; k++) {
+            const struct mc_attr *a = &f->call[i].attr[k];
+            if (strcmp(a->key, "eps") != 0 || a->kind != MC_V_NUM)
+                continue;
+            if (a->num == c->r->model.eps)
+                continue; /* said of model.eps */
+            snprintf(whose, sizeof whose, "eps of %s \"%s\", ", f->call[i].op, f->call[i].name);
+            plain_eps(c, path, whose, a->num);
+        }
+}
+
+static void cross_eps(struct cross *c)
+{
+    const struct mc_model_cfg *m = &c->r->model;
+
+    if (!sound(c, "precision", NULL))
+        return;
+    if (sound(c, "model.eps", NULL))
+        plain_eps(c, "model.eps", "", m->eps);
+    if (sound(c, "optim.eps", NULL))
+        plain_eps(c, "optim.eps", "", c->r->optim.eps);
+    if (!sound(c, "model.stem", "model.blocks", "model.head", NULL))
+        return;
+    calls_eps(c, "model.stem", &m->stem);
+    for (int i = 0; i < m->nblocks; i++)
+        calls_eps(c, "model.blocks", &m->block[i]);
+    calls_eps(c, "model.head", &m->head);
+}
+
 static void cross_model(struct cross *c)
 {
     const struct mc_model_cfg *m = &c->r->model;
@@ -123,6 +170,7 @@ static void cross_model(struct cross *c)
         m->documents)
         say(c, "model.eos", "", "%" PRId64 " is past the vocabulary of %" PRId64 " ids", m->eos,
             m->vocab);
+    cross_eps(c);
     if (!sound(c, "model.vocab", "data.tokenizer", "data.declared.vocab", NULL) || m->vocab == 0)
         return;
     if (strcmp(d->tokenizer, "bytes") == 0 && d->declared_vocab == 0 && m->vocab < 257)

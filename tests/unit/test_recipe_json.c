@@ -60,7 +60,8 @@ static void rich(struct fixture *f)
     fixture_set(f, "parallel.recompute", "[\"add\",\"rope\"]");
     fixture_set(f, "cluster.mtbf", "\"7.9 h\"");
     fixture_set(f, "checkpoint.stall", "0.1");
-    fixture_set(f, "model.eps", "4.9406564584124654e-324");
+    fixture_set(f, "model.eps", "1.1754943508222877e-38");
+    fixture_set(f, "optim.weight_decay", "4.9406564584124654e-324");
     fixture_set(f, "model.init_std", "0.1");
 }
 
