@@ -2,8 +2,8 @@
  * Floor 7 (lua).
  *
  * I1  Nothing here writes but self.append(), which the recipe grants by allow = { "append:run" };
- * it writes only RUN/hooks-NAME.jsonl, one whole line a call. I2  An answer is read into a record
- * of fixed size; an unknown member is an error, never ignored.
+ * it writes only RUN/hooks-NAME.jsonl, one whole line a call, at most 1 MiB a step. I2  An answer
+ * is read into a record of fixed size; an unknown member is an error, never ignored.
  *
  * Memory: Lua's; the line buffer is the host's. Threads: the trainer's. */
 #include "hooks_int.h"
@@ -185,6 +185,13 @@ MC_LJMP static int l_self_append(lua_State *L)
     if (n >= MC_HOOK_LINE_MAX || memchr(line, '\n', n) || memchr(line, 0, n))
         return luaL_error(L,
                           "self.append: a line holds no newline, no zero byte and at most 64 KiB");
+    if (hook->append_step != hook->host->ev->step) {
+        hook->append_step = hook->host->ev->step;
+        hook->append_bytes = 0;
+    }
+    if (hook->append_bytes + (int64_t)n + 1 > MC_HOOK_STEP_MAX)
+        return luaL_error(L, "self.append: more than 1 MiB at one step");
+    hook->append_bytes += (int64_t)n + 1;
     struct mc_hook_append *a = append_open(hook, name, &err);
     if (a && a->bytes + (int64_t)n + 1 > MAX_APPEND_BYTES)
         return luaL_error(L, "self.append: %s has reached 1 GiB", a->path);

@@ -3,6 +3,7 @@
  * Answers are compared with records written out by hand; states with the JSON text expected. */
 #include "lua_util.h"
 #include <math.h>
+#include <sys/stat.h>
 #include "../../core/base/json.h"
 
 static char g_log[16384];
@@ -491,6 +492,36 @@ static void append_writes_whole_lines_in_the_run_folder(void **state)
         stop(h);
     }
 }
+/* 1 MiB a step: 17 lines of 64 KiB are one too many, at any number of calls; the next step has its
+ * own. A pcall does not get around it. */
+static void append_is_bounded_a_step(void **state)
+{
+    (void)state;
+    struct hooks *h = start();
+    struct mc_hook_event ev = event(MC_HOOK_STEP_END);
+    struct stat sb;
+    write_file("h.lua", "return { on_step_end = function(ev, self)\n"
+                        "  local line, ok, why = ('y'):rep(65535)\n"
+                        "  for i = 1, 9 do ok, why = pcall(self.append, 'much', line) end\n"
+                        "  if not ok then error(why, 0) end end }");
+    add_entry(h, "h.lua");
+    allow(h, "append:run");
+    assert_int_equal(open_hooks(h), MC_OK);
+    ev.step = 8;
+    call_ev(h, &ev);
+    assert_null(strstr(g_log, "hook_error"));
+    call_ev(h, &ev);
+    expect_log("self.append: more than 1 MiB at one step");
+    assert_int_equal(stat(path_of("hooks-much.jsonl"), &sb), 0);
+    assert_int_equal(sb.st_size, 1 << 20);
+    g_log[0] = 0;
+    ev.step = 9;
+    call_ev(h, &ev);
+    assert_null(strstr(g_log, "hook_error"));
+    assert_int_equal(stat(path_of("hooks-much.jsonl"), &sb), 0);
+    assert_int_equal(sb.st_size, (1 << 20) + 9 * 65536);
+    stop(h);
+}
 static void self_is_of_its_own_call_only(void **state)
 {
     (void)state;
@@ -577,6 +608,7 @@ int main(void)
         cmocka_unit_test(files_do_not_share_globals),
         cmocka_unit_test(append_needs_its_right),
         cmocka_unit_test(append_writes_whole_lines_in_the_run_folder),
+        cmocka_unit_test(append_is_bounded_a_step),
         cmocka_unit_test(self_is_of_its_own_call_only),
         cmocka_unit_test(shipped_hooks_do_what_they_say),
     };
