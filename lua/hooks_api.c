@@ -302,6 +302,8 @@ MC_LJMP void mc_hooks_read_answer(lua_State *L, enum mc_hook_kind kind, struct m
         return;
     if (!lua_istable(L, t))
         luaL_error(L, "the answer must be nil or a table, not a %s", luaL_typename(L, t));
+    if (lua_getmetatable(L, t)) /* its members by __index would not be seen */
+        luaL_error(L, "the answer must be a plain table, without a metatable");
     for (lua_pushnil(L); lua_next(L, t); lua_pop(L, 1)) { /* I2 */
         if (lua_type(L, -2) != LUA_TSTRING)
             luaL_error(L, "the answer's members have names, such as checkpoint = true");

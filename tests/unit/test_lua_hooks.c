@@ -522,6 +522,16 @@ static void append_is_bounded_a_step(void **state)
     assert_int_equal(sb.st_size, (1 << 20) + 9 * 65536);
     stop(h);
 }
+static void an_answer_is_a_plain_table(void **state)
+{
+    (void)state;
+    struct hooks *h = with("return { on_step_end = function() "
+                           "return setmetatable({}, { __index = { stop = true } }) end }");
+    call(h, MC_HOOK_STEP_END);
+    expect_log("the answer must be a plain table, without a metatable");
+    assert_int_equal(h->d.stop, 0);
+    stop(h);
+}
 static void self_is_of_its_own_call_only(void **state)
 {
     (void)state;
@@ -609,6 +619,7 @@ int main(void)
         cmocka_unit_test(append_needs_its_right),
         cmocka_unit_test(append_writes_whole_lines_in_the_run_folder),
         cmocka_unit_test(append_is_bounded_a_step),
+        cmocka_unit_test(an_answer_is_a_plain_table),
         cmocka_unit_test(self_is_of_its_own_call_only),
         cmocka_unit_test(shipped_hooks_do_what_they_say),
     };
