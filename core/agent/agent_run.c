@@ -373,6 +373,7 @@ mc_status mc_agent_run(const struct mc_agent_run *cfg, struct mc_agent_result *r
         MC_TRY_GOTO(st, mc_page_create(&r->page_fd[i], &r->page[i], err), out);
     r->ooms_before = oom_kills();
     mc_signals_install();
+    mc_signals_second_kills(0);
     mc_signals_set(&stop); /* I2 */
     pthread_sigmask(SIG_BLOCK, &stop, &before);
     r->while_waiting = before;

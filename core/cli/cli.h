@@ -75,8 +75,9 @@ struct mc_cli_recipe {
     struct mc_check_notes notes;
     struct mc_recipe *recipe;
 };
-/* Loads, checks, tabulates. 0, or the exit code after everything was said; on 0 the caller ends
- * with mc_cli_unload(), which may also be called after a failure. */
+/* Loads, checks, tabulates. 0, or the exit code after everything was said (76 after a stop signal,
+ * which the caller tells); on 0 the caller ends with mc_cli_unload(), which may also be called
+ * after a failure. */
 int mc_cli_load(struct mc_cli_recipe *r);
 void mc_cli_unload(struct mc_cli_recipe *r);
 

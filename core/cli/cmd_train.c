@@ -10,6 +10,8 @@
  * I2  An existing run is entered only with --resume; a finished one is left as it is: same last
  *     line, exit 0, no new segment.
  * I3  The exit code is the rank's when it left one, else the agent's judgement (76).
+ * I4  Stop signals count from the first moment on: one that comes before the ranks are up is seen
+ * at the end of the stage in hand, and is 76 with a message; a second one kills.
  *
  * Memory: the loaded recipe, until the end. Threads: main; ranks are forked from it alone. */
 #include "cli.h"
@@ -23,6 +25,7 @@
 #include "../kern/kern.h"
 #include "../optim/optim.h"
 #include "../run/rundir.h"
+#include "../run/spawn.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -346,6 +349,16 @@ static mc_status check_allow(const struct train *t, struct mc_err *err)
     return MC_OK;
 }
 
+/* I4 */
+static mc_status go_on(struct mc_err *err)
+{
+    int sig = mc_signals_pending();
+    if (sig == 0)
+        return MC_OK;
+    return mc_err_set(err, MC_E_FAILED, "stopped by SIG%s before the first update of this start",
+                      sigabbrev_np(sig));
+}
+
 static mc_status run(struct train *t, struct mc_err *err)
 {
     MC_TRY(check_allow(t, err));
@@ -353,10 +366,16 @@ static mc_status run(struct train *t, struct mc_err *err)
     MC_TRY(mc_train_plan(t->r.recipe, t->threads, &t->memory, err));
     MC_TRY(check_device(t, err));
     MC_TRY(check_memory(t, err));
+    MC_TRY(go_on(err));
     MC_TRY(enter_run(t, err));
     MC_TRY(look_back(t, err));
-    if (!t->finished)
-        MC_TRY(start(t, err));
+    if (t->finished)
+        return MC_OK;
+    MC_TRY(go_on(err));
+    MC_TRY(start(t, err));
+    struct mc_err why = {0};
+    if (t->res.exit_code == 76 && !t->res.message[0] && go_on(&why) != MC_OK)
+        snprintf(t->res.message, sizeof t->res.message, "%.1000s", why.msg);
     return MC_OK;
 }
 
@@ -410,6 +429,8 @@ int mc_cmd_train(int argc, char **argv)
 {
     static struct train t;
     char dir[256];
+    mc_signals_install(); /* I4 */
+    mc_signals_second_kills(1);
     t.rd.lock_fd = -1;
     const struct mc_arg arg[] = {
         {"--run", "DIR", "the run folder (default ./runs/NAME)", MC_ARG_STR, &t.run, 0, 0},
@@ -438,8 +459,11 @@ int mc_cmd_train(int argc, char **argv)
     t.r.for_train = 1;
     t.threads = mc_pool_default_threads(1);
     rc = mc_cli_load(&t.r);
-    if (rc == 0) {
-        struct mc_err err = {0};
+    struct mc_err err = {0};
+    if (rc == 76 && go_on(&err) != MC_OK) {
+        snprintf(t.res.message, sizeof t.res.message, "%.1000s", err.msg);
+        fprintf(stderr, "mascon: %s\n", err.msg);
+    } else if (rc == 0) {
         if (!t.quiet)
             mc_say_notes(&t.r.notes);
         if (!t.run) {

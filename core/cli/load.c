@@ -3,6 +3,7 @@
  * I1  All problems of all three stages that can be known are said in one run; a later stage runs
  *     only on what the earlier one made whole.
  * I2  With --json the problems are the answer: {"ok":false,"errors":[...]} on stdout.
+ * I3  A stop signal (of commands that listen to them) ends it after the stage in hand: 76.
  *
  * Memory: struct mc_cli_recipe owns what was loaded. Threads: one; the Lua host has its watchdog
  * while it loads. */
@@ -11,6 +12,7 @@
 #include "../base/pool.h"
 #include "../data/data.h"
 #include "../optim/optim.h"
+#include "../run/spawn.h"
 #include "../train/train.h"
 #include <stdio.h>
 #include <string.h>
@@ -86,6 +88,11 @@ static mc_status try_data(struct mc_cli_recipe *r, struct mc_err *err)
     return st;
 }
 
+static int go_on(mc_status st)
+{
+    return st == MC_OK && !mc_signals_pending(); /* I3 */
+}
+
 int mc_cli_load(struct mc_cli_recipe *r)
 {
     struct mc_err err = {0};
@@ -105,17 +112,19 @@ int mc_cli_load(struct mc_cli_recipe *r)
     }
     struct mc_load_cfg load = {.path = r->path, .home = r->home, .set = set, .nset = nset};
     st = mc_lua_load_recipe(&load, &r->problems, &r->loaded, &err);
-    if (st == MC_OK)
+    if (go_on(st))
         st = check(r, &err);
-    if (st == MC_OK)
+    if (go_on(st))
         st = mc_lua_tabulate(&r->loaded, &r->problems, &err); /* I1 */
-    if (st == MC_OK && mc_recipe_of(r->loaded.box)->batch.function)
+    if (go_on(st) && mc_recipe_of(r->loaded.box)->batch.function)
         st = check(r, &err); /* the sizes are known only now */
     if (st == MC_OK)
         settle_samples(r);
-    if (st == MC_OK && r->problems.n == 0)
+    if (go_on(st) && r->problems.n == 0)
         st = try_data(r, &err);
     mc_free(set);
+    if (mc_signals_pending()) /* I3 */
+        return 76;
     if (st == MC_OK && r->problems.n > 0)
         st = MC_E_RECIPE;
     if (st != MC_OK)

@@ -51,6 +51,8 @@ enum { NSTOP = sizeof stop_signals / sizeof *stop_signals };
 /* bits 0-7: the first stop signal; 8-15: the latest; 16-31: how many */
 static _Atomic uint32_t g_signals;
 
+static _Atomic int g_second_kills;
+
 static _Atomic int64_t g_counted_ns[NSTOP]; /* when that signal last counted; 0: never */
 #define SAME_REQUEST_NS INT64_C(250000000)
 
@@ -77,6 +79,10 @@ static void on_signal(int sig) /* I2 */
         return;
     atomic_store(&g_counted_ns[i], now);
     count_signal(sig);
+    if (atomic_load(&g_second_kills) && mc_signals_count() >= 2) {
+        signal(sig, SIG_DFL);
+        raise(sig); /* delivered when this handler returns */
+    }
 }
 
 void mc_signals_set(sigset_t *set)
@@ -105,6 +111,11 @@ void mc_signals_install(void)
     signal(SIGPIPE, SIG_IGN);
     mc_signals_set(&set);
     pthread_sigmask(SIG_UNBLOCK, &set, NULL); /* I3 */
+}
+
+void mc_signals_second_kills(int yes)
+{
+    atomic_store(&g_second_kills, yes);
 }
 
 int mc_signals_pending(void)

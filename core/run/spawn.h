@@ -28,7 +28,10 @@ mc_status mc_spawn(const struct mc_spawn *s, struct mc_child *c, struct mc_err *
  * calls this, so that none is lost. Idempotent. */
 void mc_signals_install(void);
 void mc_signals_set(sigset_t *set); /* the stop signals */
-int mc_signals_pending(void);       /* 0, or the first stop signal received */
+/* 1: the second stop signal ends this process as if there were no handler. For the time in which
+ * there is nothing to lose and flags are looked at seldom. */
+void mc_signals_second_kills(int yes);
+int mc_signals_pending(void); /* 0, or the first stop signal received */
 int mc_signals_count(
     void); /* how many stop signals so far: the second of a person at a terminal means "now" */
 int mc_signals_last(void);      /* 0, or the latest */

@@ -503,12 +503,33 @@ end)
 
 case("a signal before the first update: 76, and nothing lost", function()
     -- one step of this takes a minute
-    local rc = sh(background("--set batch.global=60000", "runs/small", 0) .. "; kill -TERM $P; wait $P")
+    local rc = sh(background("--set batch.global=60000", "runs/small", 0):gsub("2>&1", "2>said", 1) .. "; kill -TERM $P; wait $P")
     same(rc, 76, "exit")
+    has(read(dir .. "/said"), "stopped by SIGTERM before the first update")
     same(#events(dir .. "/runs/small", "checkpoint"), 0, "checkpoints")
     same(#events(dir .. "/runs/small", "incident"), 0, "incidents of an orderly stop")
     rc = train "--resume auto --set steps.steps=2"
     same(rc, 0, "again")
+end)
+
+case("a signal while the recipe is still being read: 76 with a message; a second one kills", function()
+    write(dir .. "/slow.lua", ([[
+local n = 0
+for i = 1, 4e8 do n = n + i %% 3 end
+return require "mascon".recipe { inherit = "%s" }]]):format(small))
+    local function stopped(kills)
+        return sh(("%s train slow.lua --run R --json >o 2>e & P=$!; sleep 0.3; %s; wait $P"):format(quote(program), kills))
+    end
+    for _, sig in ipairs { "TERM", "INT", "HUP" } do
+        same(stopped("kill -" .. sig .. " $P"), 76, sig)
+        has(read(dir .. "/e"), "stopped by SIG" .. sig .. " before the first update")
+        local l = last(read(dir .. "/o"))
+        same(l.exit, 76, "exit in the last line")
+        same(l.step, 0, "step")
+        has(l.message, "before the first update")
+        expect(sh "test ! -e R" == 0, "a run folder was made")
+    end
+    same(stopped "kill -TERM $P; kill -INT $P", 128 + 2, "two signals")
 end)
 
 case("time_limit: 75, again and again to the end", function()
