@@ -2,9 +2,9 @@
  * Floor 7 (lua).
  *
  * f(s) -> number, s = { step, samples, tokens, global }: step is the number of the step asked for,
- * from 1. For lr, global is its batch, and samples and tokens are totals read with it, as the built-in
- * schedules count (core/optim/lr.c); for the batch, they are totals read before it, and there is no
- * global.
+ * from 1. For lr, global is its batch, and samples and tokens are totals read with it, as the
+ * built-in schedules count (core/optim/lr.c); for the batch, they are totals read before it, and
+ * there is no global.
  *
  * I1  The batch comes first: how many steps a target in tokens or samples takes follows from it.
  * I2  Equal neighbours are one piece of the ramp, in samples read; at most MC_MAX_RAMP pieces and
