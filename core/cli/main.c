@@ -5,12 +5,18 @@
  * complete checkpoint and progress: run me again; 76 failed or stopped without progress: a retry
  * may help; 77 a retry will not help.
  *
- * Environment read: MASCON_HOME, OMP_NUM_THREADS and SLURM_*; nothing else. One variable is set
- * before all this begins: early.c. */
+ * I1  What could not be written to stdout is never passed over: 76 if the command itself had
+ *     succeeded. A reader that left (`| head -1`) has what it wanted: no message, the command's
+ * code.
+ *
+ * Environment read: MASCON_HOME, OMP_NUM_THREADS and SLURM_*; nothing else. */
 #include "cli.h"
+#include <errno.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 struct command {
     const char *name, *summary; /* summary NULL: not for people */
@@ -60,9 +66,24 @@ static int unknown(const char *word)
     return 2;
 }
 
-int main(int argc, char **argv)
+/* I1 */
+static int answered(int rc)
 {
-    signal(SIGXFSZ, SIG_IGN); /* a file too large for ulimit -f is an error like a full disk */
+    int said = ferror(stdout), why = 0;
+    if (fflush(stdout) != 0)
+        why = errno;
+    if (!said && why == 0)
+        return rc;
+    struct pollfd p = {.fd = STDOUT_FILENO, .events = POLLOUT};
+    if (why == EPIPE || (why == 0 && poll(&p, 1, 0) == 1 && (p.revents & POLLERR)))
+        return rc;
+    fprintf(stderr, "mascon: standard output: %s\n",
+            why ? strerror(why) : "not all of the answer could be written");
+    return rc == 0 ? 76 : rc;
+}
+
+static int command(int argc, char **argv)
+{
     if (argc < 2) {
         help(stderr);
         return 2;
@@ -89,4 +110,11 @@ int main(int argc, char **argv)
         if (!strcmp(commands[i].name, word))
             return commands[i].run(argc - 2, argv + 2);
     return unknown(word);
+}
+
+int main(int argc, char **argv)
+{
+    signal(SIGXFSZ, SIG_IGN); /* a file too large for ulimit -f is an error like a full disk */
+    signal(SIGPIPE, SIG_IGN); /* I1 */
+    return answered(command(argc, argv));
 }

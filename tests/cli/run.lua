@@ -771,6 +771,26 @@ local m = require "mascon"
 return m.recipe { inherit = "%s", %s
   hooks = { %s } }]]):format(small, more or "", hooks))
 end
+case("what cannot be written to stdout: 76 and a message; a reader that left: quiet", function()
+    same((train "--set steps.steps=2"), 0, "a model")
+    local cmds = { "version", "help", "doc steps", "check " .. small, "check --json " .. small, "explain " .. small,
+        "generate runs/small --tokens 3", "generate runs/small --tokens 3 --json", "eval runs/small --json --data " .. home .. "/recipes/text/moon.txt --samples 2",
+        "ckpt ls runs/small", "ckpt show runs/small", "ckpt verify runs/small --json", "data inspect " .. home .. "/recipes/text/moon.txt",
+        "train " .. small .. " --run full --json --quiet --set steps.steps=1" }
+    for _, c in ipairs(cmds) do
+        local rc = sh(quote(program) .. " " .. c .. " >/dev/full 2>e")
+        same(rc, 76, c)
+        has(read(dir .. "/e"), "standard output: ")
+        rc = sh(("mkfifo p; exec 4<>p 5>p 4<&-; rm p; %s %s >&5 2>e"):format(quote(program), c:gsub("run full", "run left")))
+        same(rc, 0, c .. ", a reader that left")
+        expect(not read(dir .. "/e"):find("standard output", 1, true), "%s: %s", c, read(dir .. "/e"))
+    end
+    same((mascon "ckpt ls nowhere >/dev/full"), 2, "a code of its own")
+    local rc = sh(quote(program) .. " generate runs/small --tokens 40 --no-stop | head -c 1")
+    same(rc, 0, "head")
+    same(read(dir .. "/err"), "", "what it says")
+end)
+
 case("hooks: answers take effect with the next step, are logged and replayed", function()
     write(dir .. "/h.lua", [[
 return { state = { calls = 0 },
