@@ -142,12 +142,30 @@ static void on_progress(void *arg, int64_t done, int64_t all)
             (long long)(all >> 20));
 }
 
+/* A folder named like another checkpoint is none: `ls` says so, and no resume takes it. */
+static mc_status check_name(const char *path, const struct mc_ckpt *c, struct mc_err *err)
+{
+    char plain[1100], want[64];
+    snprintf(plain, sizeof plain, "%s", path);
+    for (size_t n = strlen(plain); n > 1 && plain[n - 1] == '/'; n--)
+        plain[n - 1] = '\0';
+    snprintf(want, sizeof want, "step-%09lld.e%d", (long long)mc_ckpt_step(c), mc_ckpt_epoch(c));
+    if (!strcmp(last_part(plain), want))
+        return MC_OK;
+    return mc_err_set(err, MC_E_CORRUPT,
+                      "%s: its manifest is that of step %lld, epoch %d: a copy, or renamed; its "
+                      "name must be %s",
+                      plain, (long long)mc_ckpt_step(c), mc_ckpt_epoch(c), want);
+}
+
 static mc_status verify_one(const char *path, struct mc_err *err)
 {
     struct mc_ckpt *c;
     int tty = isatty(STDERR_FILENO);
     MC_TRY(mc_ckpt_open(path, &c, err));
-    mc_status st = mc_ckpt_verify(c, tty ? on_progress : NULL, NULL, err);
+    mc_status st = check_name(path, c, err);
+    if (st == MC_OK)
+        st = mc_ckpt_verify(c, tty ? on_progress : NULL, NULL, err);
     if (tty)
         fprintf(stderr, "\r\033[K");
     mc_ckpt_close(c);

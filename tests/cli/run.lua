@@ -1003,6 +1003,18 @@ case("ckpt ls, show, verify", function()
     same((mascon "ckpt show nowhere"), 2, "nowhere")
 end)
 
+case("ckpt verify: a copy under the name of another checkpoint", function()
+    same((train "--set steps.steps=2"), 0, "a run")
+    sh "cp -r runs/small/ckpt/step-000000002.e1 runs/small/ckpt/step-000000007.e1"
+    for _, path in ipairs { "runs/small", "runs/small/ckpt/step-000000007.e1", "runs/small/ckpt/step-000000007.e1/" } do
+        local rc, out = mascon("ckpt verify " .. path)
+        same(rc, 4, path)
+        has(out, "its manifest is that of step 2, epoch 1")
+    end
+    has(select(2, mascon "ckpt ls runs/small"), "its manifest is that of step 2, epoch 1")
+    same((mascon "ckpt verify runs/small/ckpt/step-000000002.e1/"), 0, "its own name")
+end)
+
 case("data pack, inspect, verify, and training on what was packed", function()
     local text = home .. "/recipes/text/moon.txt"
     local rc, out = mascon(("data pack %s --out moon --json"):format(text))
