@@ -103,7 +103,7 @@ struct mc_cli_past {
     double loss;
     uint64_t weights_hash;
 };
-/* step -1: the newest that can be used. MC_E_NOTFOUND: no checkpoint of that step; MC_E_CORRUPT:
+/* step -1: the newest that can be used. MC_E_NOTFOUND: no checkpoint of that step; MC_E_GIVEUP:
  * there are some, and none can be used. */
 mc_status mc_cli_past_find(const struct mc_rundir *rd, int64_t step,
                            const struct mc_quantity *target, struct mc_cli_past *p,

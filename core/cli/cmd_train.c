@@ -224,7 +224,7 @@ static mc_status fits(const struct train *t, struct mc_err *err)
     mc_status st = mc_train_fits(t->r.recipe, t->base, t->threads, t->past.ckpt, &why);
     if (st == MC_OK || (st == MC_E_CORRUPT && strcmp(t->resume, "auto") == 0))
         return MC_OK;
-    return mc_err_set(err, st, "%s%s", why.msg,
+    return mc_err_set(err, st == MC_E_CORRUPT ? MC_E_GIVEUP : st, "%s%s", why.msg,
                       st == MC_E_RECIPE ? "; that takes a new run: --run DIR" : "");
 }
 

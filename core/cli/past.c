@@ -5,6 +5,7 @@
  *     later starts wanted and did not get. Only without a checkpoint is it the newest segment.
  * I2  A checkpoint that ends the run is read to its last byte before it is said to.
  * I3  Nothing is written here.
+ * I4  Damage that leaves nothing to go on from is MC_E_GIVEUP: a retry meets it again.
  *
  * Memory: the caller's struct. Threads: one. */
 #include "cli.h"
@@ -47,6 +48,7 @@ static mc_status find_newest(const char *dir, const struct mc_quantity *target,
 {
     struct mc_ckpt_info *l = NULL;
     struct mc_err why = {0};
+    char all[900] = "";
     int n = 0;
     MC_TRY(mc_ckpt_list(dir, &l, &n, err));
     mc_status st = n == 0 ? MC_OK : MC_E_CORRUPT;
@@ -55,13 +57,16 @@ static mc_status find_newest(const char *dir, const struct mc_quantity *target,
         st = look_at(&l[i], target, p, &one);
         if (st != MC_OK && (why.code == MC_OK || st != MC_E_CORRUPT))
             why = one;
+        size_t len = strlen(all), skip = strlen(dir) + 1; /* each by its name, and why */
+        snprintf(all + len, sizeof all - len, "%s%.200s", len ? "; " : "",
+                 strncmp(one.msg, l[i].path, skip) ? one.msg : one.msg + skip);
     }
     mc_free(l);
     if (st == MC_E_CORRUPT)
-        return mc_err_set(err, st,
+        return mc_err_set(err, MC_E_GIVEUP,
                           "%s: none of its %d checkpoints is whole (%s); restore one from a copy, "
                           "or start a new run with another --run",
-                          dir, n, why.msg);
+                          dir, n, all);
     if (st != MC_OK)
         return mc_err_set(err, st, "%s", why.msg);
     if (p->finished && why.code != MC_OK) /* else the rank meets the damage, and tells it */
@@ -79,7 +84,14 @@ mc_status mc_cli_past_find(const struct mc_rundir *rd, int64_t step,
     if (step < 0)
         return find_newest(dir, target, p, err);
     p->step = step;
-    return mc_ckpt_resolve(dir, step, p->ckpt, err);
+    struct mc_err why = {0};
+    mc_status st = mc_ckpt_resolve(dir, step, p->ckpt, &why);
+    if (st == MC_E_CORRUPT)
+        return mc_err_set(err, MC_E_GIVEUP,
+                          "%s; restore it from a copy, or go on from another step", why.msg);
+    if (st != MC_OK && err)
+        *err = why;
+    return st;
 }
 
 mc_status mc_cli_past_recipe(const struct mc_rundir *rd, const struct mc_cli_past *p,
@@ -89,7 +101,17 @@ mc_status mc_cli_past_recipe(const struct mc_rundir *rd, const struct mc_cli_pas
     struct mc_ckpt *c;
     if (!p->ckpt[0]) {
         MC_TRY(mc_rundir_segment_file(rd, rd->segment, "resolved.json", path, err));
-        return mc_recipe_read_json(path, box, err);
+        struct mc_err why = {0};
+        mc_status st = mc_recipe_read_json(path, box, &why);
+        if (st == MC_E_CORRUPT || st == MC_E_NOTFOUND)
+            return mc_err_set(err, MC_E_GIVEUP,
+                              "%s; and there is no checkpoint that says what the run was. Nothing "
+                              "was trained: delete the folder segments/%03d, or start a new run "
+                              "with another --run",
+                              why.msg, rd->segment);
+        if (st != MC_OK && err)
+            *err = why;
+        return st;
     }
     MC_TRY(mc_ckpt_open(p->ckpt, &c, err));
     mc_status st = mc_books_recipe(mc_ckpt_books(c), box, err); /* I1 */

@@ -5,7 +5,7 @@
  *     threads, hooks' VM) and before the first arena.
  * I3  Resuming tries whole checkpoints from the newest down; one that turns out damaged is named in
  *     events.jsonl and the next older one is tried. When none holds, that is an error, not a fresh
- *     start.
+ *     start, and no retry will help (77).
  * I4  mc_trainer_destroy() takes a trainer at any point of its making.
  *
  * Memory: struct mc_trainer owns all of it. Threads: one; the pool's begin here. */
@@ -231,8 +231,14 @@ static void tell_damaged(struct mc_trainer *t, const char *path, const char *why
 static mc_status resume_auto(struct mc_trainer *t, struct mc_err *err)
 {
     struct mc_ckpt_info *list = NULL;
+    char names[400] = "";
     int n = 0;
     MC_TRY(mc_ckpt_list(t->ckpt_dir, &list, &n, err));
+    for (int i = n - 1; i >= 0; i--) {
+        const char *base = strrchr(list[i].path, '/');
+        size_t len = strlen(names);
+        snprintf(names + len, sizeof names - len, "%s%s", len ? ", " : "", base + 1);
+    }
     mc_status st = n == 0 ? start_fresh(t) : MC_E_CORRUPT;
     for (int i = n - 1; i >= 0 && st == MC_E_CORRUPT; i--) { /* I3 */
         struct mc_err why = {0};
@@ -249,18 +255,25 @@ static mc_status resume_auto(struct mc_trainer *t, struct mc_err *err)
     mc_free(list);
     if (st == MC_E_CORRUPT)
         return mc_err_set(
-            err, MC_E_CORRUPT,
-            "%s: none of its %d checkpoints can be used (each is named above); restore "
-            "one from a copy, or start a new run with another --run",
-            t->ckpt_dir, n);
+            err, MC_E_GIVEUP,
+            "%s: none of its %d checkpoints can be used (%s); restore one from a copy, or start "
+            "a new run with another --run",
+            t->ckpt_dir, n, names);
     return st;
 }
 
 static mc_status resume_step(struct mc_trainer *t, struct mc_err *err)
 {
     char path[1100];
+    struct mc_err why = {0};
     MC_TRY(mc_ckpt_resolve(t->ckpt_dir, t->cfg->resume_step, path, err));
-    return mc_err_trail(err, load(t, path, err), __FILE__, __LINE__);
+    mc_status st = load(t, path, &why);
+    if (st == MC_E_CORRUPT) /* it will not be better at the next try */
+        return mc_err_set(err, MC_E_GIVEUP,
+                          "%s; restore it from a copy, or go on from another step", why.msg);
+    if (st != MC_OK && err)
+        *err = why;
+    return mc_err_trail(err, st, __FILE__, __LINE__);
 }
 
 mc_status mc_trainer_start(struct mc_trainer *t, struct mc_err *err)

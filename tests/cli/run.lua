@@ -666,8 +666,55 @@ case("damage: the newest checkpoint is named and the older one taken", function(
     same(events(run, "resume")[1].step, 2, "resumed from")
     -- and when none is whole, that is an error, not a fresh start
     sh "for f in runs/small/ckpt/*/data-00000.mcd; do printf x >$f; done"
-    rc = train("--set steps.steps=8 --resume auto " .. set)
-    same(rc, 76, "none whole")
+    local rc8, r8, e8 = train("--set steps.steps=8 --resume auto " .. set)
+    same(rc8, 77, "none whole")
+    for _, c in ipairs { "step-000000002.e1", "step-000000004.e1", "step-000000006.e2" } do has(r8.message, c) end
+    expect(not e8:find("may help", 1, true), "advice to try again: %s", e8)
+    rc = mascon("train " .. small .. " --set steps.steps=8 --resume 4 " .. set)
+    same(rc, 77, "that step")
+    has(read(dir .. "/err"), "step-000000004.e")
+    expect(not read(dir .. "/out"):find("may help", 1, true), "advice to try again: %s", read(dir .. "/out"))
+end)
+
+case("damage: every byte in its place but one, in all checkpoints: 77 by the rank, too", function()
+    local set = "--set checkpoint.every='2 steps' --quiet"
+    train("--set steps.steps=4 " .. set)
+    for _, k in ipairs { 2, 4 } do
+        local data = ("%s/runs/small/ckpt/step-%09d.e1/data-00000.mcd"):format(dir, k)
+        local d = read(data)
+        write(data, d:sub(1, #d / 2) .. string.char((d:byte(#d / 2 + 1) + 1) % 256) .. d:sub(#d / 2 + 2))
+    end
+    for _, how in ipairs { "auto", "2", "4" } do
+        local rc, r = train(("--set steps.steps=8 --resume %s %s"):format(how, set))
+        same(rc, 77, "resume " .. how)
+        has(r.message, how == "2" and "step-000000002.e1" or "step-000000004.e1")
+    end
+end)
+
+case("damage: resolved.json of the newest segment", function()
+    train "--set steps.steps=4 --set checkpoint.every='2 steps' --quiet"
+    local text = { empty = "", garbage = "moon", another = "{}" }
+    for what, t in pairs(text) do
+        write(dir .. "/runs/small/segments/001/resolved.json", t)
+        sh "rm -rf copy; cp -r runs/small copy"
+        local rc, _, err = train "--run copy --set steps.steps=6 --resume auto --quiet"
+        same(rc, 0, what .. ": " .. err) -- the checkpoint has the recipe
+        rc, _, err = train "--run copy --set seed=7 --set steps.steps=8 --resume auto --quiet"
+        same(rc, 2, what .. ": what is frozen is still frozen")
+        sh "rm -rf copy; cp -r runs/small copy; rm -rf copy/ckpt/*"
+        local rc2, r2 = train "--run copy --set steps.steps=6 --resume auto --quiet"
+        same(rc2, 77, what .. ", no checkpoint")
+        has(r2.message, "delete the folder segments/001")
+    end
+    sh "mkdir runs/small/segments/999"
+    same((train "--set steps.steps=6 --resume auto --quiet"), 0, "an empty segment")
+    sh "test -f runs/small/segments/1000/resolved.json || exit 1"
+    sh "rm -rf runs/small/ckpt/*; mkdir runs/small/segments/1001"
+    local rc, r = train "--set steps.steps=7 --resume auto --quiet"
+    same(rc, 77, "an empty segment, no checkpoint")
+    has(r.message, "delete the folder segments/1001")
+    sh "rmdir runs/small/segments/1001"
+    same((train "--set steps.steps=7 --resume auto --quiet"), 0, "as it said")
 end)
 
 case("torn last line of metrics.jsonl is cut", function()
