@@ -21,6 +21,7 @@
  */
 #include "pool.h"
 #include "arena.h"
+#include "log.h"
 #include <errno.h>
 #include <limits.h>
 #include <linux/futex.h>
@@ -197,17 +198,37 @@ int mc_pool_threads(const struct mc_pool *p)
     return p->threads;
 }
 
+/* A value that is not taken as it stands is told, once in a process. */
+static int told(const char *s, int used, const char *what)
+{
+    static atomic_int said;
+    if (!atomic_exchange(&said, 1))
+        mc_log(MC_LOG_WARN, "OMP_NUM_THREADS=%.60s: %s; %d thread%s used", s, what, used,
+               used == 1 ? " is" : "s are");
+    return used;
+}
+
+static int cores_for(int ranks_on_host);
+
 int mc_pool_default_threads(int ranks_on_host)
 {
     const char *s = getenv("OMP_NUM_THREADS");
-    if (s && *s) {
-        char *end;
-        errno = 0;
-        long v = strtol(s, &end, 10);
-        /* "4,2" is OpenMP's list of nesting levels: the first is ours */
-        if (errno == 0 && end != s && (*end == 0 || *end == ',') && v >= 1 && v <= MAX_THREADS)
-            return (int)v;
-    }
+    if (!s || !*s)
+        return cores_for(ranks_on_host);
+    char *end;
+    errno = 0;
+    long v = strtol(s, &end, 10);
+    int number = errno == 0 && end != s && v >= 1 && v <= MAX_THREADS;
+    if (number && *end == 0)
+        return (int)v;
+    /* "4,2" is OpenMP's list of nesting levels: the first is ours */
+    if (number && *end == ',')
+        return told(s, (int)v, "a list for nested levels, of which the first counts here");
+    return told(s, cores_for(ranks_on_host), "not a number of threads, so the cores count");
+}
+
+static int cores_for(int ranks_on_host)
+{
     /* A mask of fixed size fails on hosts with more cores than it has bits: grow it. */
     int cores = 1;
     for (int bits = 1024; bits <= 1 << 18; bits *= 2) {

@@ -10,6 +10,7 @@
  * Memory: none kept. Threads: the trainer's. */
 #include "train_int.h"
 #include "../run/spawn.h"
+#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -62,20 +63,36 @@ int mc_crossed(const struct mc_quantity *every, const struct mc_counters *was,
     }
 }
 
+/* Seconds since the epoch at which Slurm ends the job; NaN: not known. */
+static double job_end(const char *text)
+{
+    char *rest;
+    if (!text || !*text)
+        return NAN;
+    errno = 0;
+    long long at = strtoll(text, &rest, 10);
+    return *rest == '\0' && errno == 0 && at > 0 ? (double)at : NAN;
+}
+
+void mc_time_check(void)
+{
+    const char *text = getenv("SLURM_JOB_END_TIME");
+    if (text && *text && isnan(job_end(text)))
+        mc_log(MC_LOG_WARN,
+               "SLURM_JOB_END_TIME=%.60s: not seconds since 1970; the run takes the end of its job "
+               "for unknown",
+               text);
+}
+
 double mc_time_left(const struct mc_trainer *t)
 {
     double left = NAN;
     const struct mc_quantity *limit = &t->recipe->time_limit;
     if (limit->n > 0)
         left = (double)(limit->n - (mc_clock_ns() - t->start_ns)) * 1e-9;
-    const char *end = getenv("SLURM_JOB_END_TIME"); /* seconds since the epoch */
-    if (end && *end) {
-        char *rest;
-        long long at = strtoll(end, &rest, 10);
-        double job = (double)at - mc_clock_unix();
-        if (*rest == '\0' && (isnan(left) || job < left))
-            left = job;
-    }
+    double job = job_end(getenv("SLURM_JOB_END_TIME")) - mc_clock_unix();
+    if (!isnan(job) && !(left < job))
+        left = job;
     return left;
 }
 

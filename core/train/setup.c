@@ -280,6 +280,7 @@ mc_status mc_trainer_start(struct mc_trainer *t, struct mc_err *err)
 {
     struct mc_event e;
     mc_page_phase(t->cfg->page, MC_PHASE_LOAD, 0);
+    mc_time_check();
     switch (t->cfg->resume) {
     case MC_RESUME_FRESH:
         MC_TRY(start_fresh(t));

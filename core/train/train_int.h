@@ -209,6 +209,7 @@ int mc_hooks_want(const struct mc_trainer *t, enum mc_hook_kind kind);
 void mc_directive_keep(struct mc_directive *pending, const struct mc_directive *d);
 int mc_directive_any(const struct mc_directive *d);
 double mc_time_left(const struct mc_trainer *t); /* seconds; NaN: no limit known */
+void mc_time_check(void); /* warns of a SLURM_JOB_END_TIME that says nothing */
 /* 1 when `every` was crossed between two states of the counters; time: since last_ns. */
 int mc_crossed(const struct mc_quantity *every, const struct mc_counters *was,
                const struct mc_counters *now, int64_t last_ns);

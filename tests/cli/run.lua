@@ -532,6 +532,26 @@ return require "mascon".recipe { inherit = "%s" }]]):format(small))
     same(stopped "kill -TERM $P; kill -INT $P", 128 + 2, "two signals")
 end)
 
+case("environment that says nothing is told: OMP_NUM_THREADS, SLURM_JOB_END_TIME", function()
+    for v, what in pairs { ["0"] = "not a number of threads", ["-1"] = "not a number of threads", abc = "not a number of threads",
+        ["2,3"] = "the first counts here; 2 threads are used", ["1x"] = "not a number of threads" } do
+        sh "rm -rf runs"
+        local rc, _, err = train("--set steps.steps=1", "OMP_NUM_THREADS=" .. v)
+        same(rc, 0, v)
+        has(err, "OMP_NUM_THREADS=" .. v .. ": ")
+        has(err, what)
+        local _, times = err:gsub("OMP_NUM_THREADS", "")
+        same(times, 1, "times it is said")
+    end
+    for v, bad in pairs { abc = true, ["12h"] = true, ["-5"] = true, ["99999999999999999999"] = true, ["4000000000"] = false } do
+        sh "rm -rf runs"
+        local rc, _, err = train("--set steps.steps=1", "OMP_NUM_THREADS=1 SLURM_JOB_END_TIME=" .. v)
+        same(rc, 0, v)
+        same(err:find("SLURM_JOB_END_TIME=" .. v .. ": not seconds since 1970", 1, true) ~= nil, bad, v)
+        expect(not err:find("OMP_NUM", 1, true), "a warning of nothing: %s", err)
+    end
+end)
+
 case("time_limit: 75, again and again to the end", function()
     local set = "--set steps.steps=300 --set time_limit='1500 ms' --quiet"
     local rc, r, n = 75, nil, 0 -- on a loaded machine a start may take longer than the limit: 76, try again
