@@ -337,6 +337,55 @@ mc_status mc_sys_append(int fd, const void *buf, size_t n, const char *path, str
     return MC_OK;
 }
 
+/* Who is mapped where, for the handler of SIGBUS, which may not wait: a slot is taken by `taken`,
+ * filled, and counts once `start` is set. */
+enum { NMAPPED = 256, MAPPED_NAME = 240 };
+static struct {
+    _Atomic int taken;
+    _Atomic uintptr_t start;
+    size_t bytes;
+    char name[MAPPED_NAME];
+} g_mapped[NMAPPED];
+static _Atomic int g_unnamed; /* maps that found no slot */
+
+static void mapped_add(const char *path, const void *start, size_t bytes)
+{
+    size_t n = strlen(path);
+    for (int i = 0; i < NMAPPED; i++) {
+        int no = 0;
+        if (!atomic_compare_exchange_strong(&g_mapped[i].taken, &no, 1))
+            continue;
+        g_mapped[i].bytes = bytes;
+        snprintf(g_mapped[i].name, MAPPED_NAME, "%s",
+                 n < MAPPED_NAME ? path : path + (n - (MAPPED_NAME - 1)));
+        atomic_store(&g_mapped[i].start, (uintptr_t)start);
+        return;
+    }
+    atomic_fetch_add(&g_unnamed, 1);
+}
+
+static void mapped_drop(const void *start)
+{
+    for (int i = 0; i < NMAPPED; i++)
+        if (atomic_load(&g_mapped[i].start) == (uintptr_t)start) {
+            atomic_store(&g_mapped[i].start, 0);
+            atomic_store(&g_mapped[i].taken, 0);
+            return;
+        }
+    atomic_fetch_sub(&g_unnamed, 1);
+}
+
+const char *mc_sys_mapped(const void *address)
+{
+    uintptr_t at = (uintptr_t)address;
+    for (int i = 0; i < NMAPPED; i++) {
+        uintptr_t start = atomic_load(&g_mapped[i].start);
+        if (start != 0 && at >= start && at - start < g_mapped[i].bytes)
+            return g_mapped[i].name;
+    }
+    return atomic_load(&g_unnamed) > 0 ? "(name not kept)" : NULL;
+}
+
 mc_status mc_sys_map_ro(const char *path, struct mc_map *map, struct mc_err *err)
 {
     int fd;
@@ -354,6 +403,8 @@ mc_status mc_sys_map_ro(const char *path, struct mc_map *map, struct mc_err *err
     close(fd); /* the mapping holds the file */
     if (st != MC_OK)
         return st;
+    if (p)
+        mapped_add(path, p, (size_t)s.st_size);
     map->data = p;
     map->bytes = (int64_t)s.st_size;
     return MC_OK;
@@ -361,8 +412,10 @@ mc_status mc_sys_map_ro(const char *path, struct mc_map *map, struct mc_err *err
 
 void mc_sys_unmap(struct mc_map *map)
 {
-    if (map->data)
+    if (map->data) {
+        mapped_drop(map->data);
         munmap((void *)(uintptr_t)map->data, (size_t)map->bytes);
+    }
     map->data = NULL;
     map->bytes = 0;
 }

@@ -49,6 +49,9 @@ struct mc_map {
 mc_status mc_sys_map_ro(const char *path, struct mc_map *map,
                         struct mc_err *err); /* empty file: data NULL, bytes 0 */
 void mc_sys_unmap(struct mc_map *map);
+/* The path of the file mapped there; NULL: no map of ours. Safe in a signal handler. The names of
+ * the first 256 maps are kept, of each the last 239 bytes; others are "(name not kept)". */
+const char *mc_sys_mapped(const void *address);
 
 /* Names in dir without . and .., sorted by strcmp; each and the array mc_free'd by
  * mc_sys_list_free. */

@@ -61,6 +61,11 @@ void mc_say_count(int64_t n, char dst[32]); /* 1234567 -> "1,234,567" */
 mc_status mc_home_find(char home[1024], struct mc_err *err);
 mc_status mc_exe_find(char exe[1024], struct mc_err *err);
 
+/* ---- bus.c: a mapped file that shrinks is named ---- */
+struct mc_page;
+void mc_bus_install(void);
+void mc_bus_page(struct mc_page *page); /* where a rank's last word goes; NULL: to stderr */
+
 /* ---- load.c: RECIPE --set --device --json, alike in every command that takes a recipe ---- */
 struct mc_cli_recipe {
     const char *path, *device;

@@ -114,6 +114,7 @@ static mc_status run(struct rank *r, struct mc_train_result *res, struct mc_err 
     if (r->page_fd >= 0) {
         MC_TRY(mc_page_attach((int)r->page_fd, &r->page, err));
         mc_flight_use(&r->page->flight);
+        mc_bus_page(r->page);
     }
     MC_TRY(mc_rundir_open(r->run, 0, &r->rd, err));
     r->rd.lock_fd = (int)r->lock_fd;
@@ -182,6 +183,7 @@ int mc_cmd_rank(int argc, char **argv)
     if (r.box)
         mc_recipe_destroy(r.box);
     mc_flight_use(NULL);
+    mc_bus_page(NULL);
     mc_page_detach(r.page);
     return rc;
 }

@@ -115,6 +115,7 @@ static int command(int argc, char **argv)
 int main(int argc, char **argv)
 {
     signal(SIGXFSZ, SIG_IGN); /* a file too large for ulimit -f is an error like a full disk */
+    mc_bus_install();
     signal(SIGPIPE, SIG_IGN); /* I1 */
     return answered(command(argc, argv));
 }

@@ -23,7 +23,7 @@
  *     every 64 sequences, then by walking at most 63 lengths: 1/8 byte of memory a sequence.
  * I4  Ids are handed out as int32 and are in [0, 2^31): others are an error with their position.
  * Memory: handle life; the maps are shared with the page cache. A file that is cut while it is
- * mapped kills the reader (SIGBUS): packed files are never written in place, see pack.c.
+ * mapped is a SIGBUS (cli/bus.c names it): packed files are never written in place, see pack.c.
  * Threads: read-only after open, any number of readers. */
 #include "data_int.h"
 #include <stdio.h>

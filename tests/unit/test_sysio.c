@@ -304,7 +304,23 @@ static void map_shows_the_file(void **state)
     assert_int_equal(mc_sys_map_ro(in_dir("map"), &m, &e), MC_OK);
     assert_int_equal(m.bytes, 6);
     assert_memory_equal(m.data, "mapped", 6);
+    const unsigned char *was = m.data;
+    assert_string_equal(mc_sys_mapped(was), in_dir("map"));
+    assert_string_equal(mc_sys_mapped(was + 5), in_dir("map"));
+    assert_null(mc_sys_mapped(was + 6));
+    assert_null(mc_sys_mapped(&m));
     mc_sys_unmap(&m);
+    assert_null(mc_sys_mapped(was));
+    struct mc_map many[300]; /* more than names are kept for: 256 */
+    int named = 0;
+    for (int i = 0; i < 300; i++)
+        assert_int_equal(mc_sys_map_ro(in_dir("map"), &many[i], &e), MC_OK);
+    for (int i = 0; i < 300; i++)
+        named += strcmp(mc_sys_mapped(many[i].data), in_dir("map")) == 0;
+    assert_int_equal(named, 256);
+    for (int i = 299; i >= 0; i--)
+        mc_sys_unmap(&many[i]);
+    assert_null(mc_sys_mapped(was));
     put(in_dir("map0"), "");
     assert_int_equal(mc_sys_map_ro(in_dir("map0"), &m, &e), MC_OK);
     assert_null(m.data);
