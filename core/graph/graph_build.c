@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "../base/arena.h"
+#include "../base/hash.h"
 #include "../base/rng.h"
 #include "graph_int.h"
 
@@ -119,12 +120,44 @@ static mc_status fault(const struct mc_graph *g, int layer, const struct mc_call
 
 /* -- Parameters ------------------------------------------------------------------------------- */
 
+static unsigned hash_name(const char *name)
+{
+    return (unsigned)mc_hash64(name, strlen(name));
+}
+
 static int find_param(const struct mc_graph *g, const char *name)
 {
-    for (int i = 0; i < g->nparams; i++)
-        if (strcmp(g->param[i].name, name) == 0)
-            return i;
+    if (g->cap_param_at == 0)
+        return -1;
+    unsigned mask = (unsigned)g->cap_param_at - 1;
+    for (unsigned at = hash_name(name) & mask; g->param_at[at] > 0; at = (at + 1) & mask)
+        if (strcmp(g->param[g->param_at[at] - 1].name, name) == 0)
+            return g->param_at[at] - 1;
     return -1;
+}
+
+/* Enters parameter i; at most half of the table is in use. 0, or -1: no memory. */
+static int enter_param(struct mc_graph *g, int i)
+{
+    int first = i;
+    if (2 * (i + 1) > g->cap_param_at) {
+        int cap = g->cap_param_at ? 2 * g->cap_param_at : 64;
+        int *room = mc_alloc((size_t)cap * sizeof *room, "graph: names"); /* zeroed */
+        if (!room)
+            return -1;
+        mc_free(g->param_at);
+        g->param_at = room;
+        g->cap_param_at = cap;
+        first = 0; /* all of them again */
+    }
+    unsigned mask = (unsigned)g->cap_param_at - 1;
+    for (int k = first; k <= i; k++) {
+        unsigned at = hash_name(g->param[k].name) & mask;
+        while (g->param_at[at] > 0)
+            at = (at + 1) & mask;
+        g->param_at[at] = k + 1;
+    }
+    return 0;
 }
 
 /* On a stage without the stem a tied head still needs the embedding's own standard deviation. */
@@ -166,6 +199,8 @@ static mc_status add_param(struct mc_graph *g, const char *name, int layer,
     }
     p->offset = (g->flat + align - 1) / align * align;
     g->flat = p->offset + p->count;
+    if (enter_param(g, g->nparams) < 0)
+        return mc_graph_nomem(err);
     *index = g->nparams++;
     return MC_OK;
 }
@@ -708,6 +743,7 @@ void mc_graph_destroy(struct mc_graph *g)
     mc_free(g->node);
     mc_free(g->value);
     mc_free(g->param);
+    mc_free(g->param_at);
     mc_free(g->step);
     mc_free(g->piece);
     mc_free(g->store);

@@ -114,6 +114,7 @@ struct mc_graph {
     int nvalues, cap_values;
     struct mc_param *param;
     int nparams, cap_params;
+    int *param_at, cap_param_at; /* [power of 2] by hash of the name: index + 1, 0 free */
     int64_t flat, extra, kv_elems, table_elems;
     struct mc_table table[MC_MAX_TABLES];
     int ntables;
