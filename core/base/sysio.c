@@ -506,3 +506,21 @@ void mc_path_dir(char *dst, size_t cap, const char *path)
     else
         snprintf(dst, cap, "%.*s", (int)n, path);
 }
+
+mc_status mc_sys_whole_lines(int fd, const char *path, int64_t size, int64_t *end,
+                             struct mc_err *err)
+{
+    char block[4096];
+    while (size > 0) {
+        int64_t n = size < (int64_t)sizeof block ? size : (int64_t)sizeof block;
+        MC_TRY(mc_sys_pread_all(fd, block, (size_t)n, size - n, path, err));
+        for (int64_t i = n; i > 0; i--)
+            if (block[i - 1] == '\n') {
+                *end = size - n + i;
+                return MC_OK;
+            }
+        size -= n;
+    }
+    *end = 0;
+    return MC_OK;
+}

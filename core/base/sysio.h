@@ -27,6 +27,9 @@ mc_status mc_sys_mkdirs(const char *path,
                         struct mc_err *err); /* with parents, each parent fsynced */
 mc_status mc_sys_rmdir(const char *path, struct mc_err *err);
 mc_status mc_sys_ftruncate(int fd, int64_t size, const char *path, struct mc_err *err);
+/* *end: offset just behind the last newline in [0, size), 0 when there is none. */
+mc_status mc_sys_whole_lines(int fd, const char *path, int64_t size, int64_t *end,
+                             struct mc_err *err);
 mc_status mc_sys_fallocate(int fd, int64_t size, const char *path,
                            struct mc_err *err); /* EOPNOTSUPP is MC_OK */
 mc_status mc_sys_file_size(const char *path, int64_t *size, struct mc_err *err);

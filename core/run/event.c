@@ -2,7 +2,8 @@
  *
  * I1  A line is written by one write(2) on an O_APPEND descriptor, so that lines of agent and ranks
  *     do not mix, then fsynced.
- * I2  A line that a crash or a full disk left torn stays alone: the next event begins a new line.
+ * I2  A line that a full disk left torn stays alone: the next event begins a new line. One that a
+ *     crash left at the end is cut off by the next start.
  * I3  Events of up to 8 KiB allocate nothing: the step loop may write them.
  *
  * Memory: the stack, or a grown buffer freed before return. Threads: any. */
@@ -73,4 +74,22 @@ mc_status mc_rundir_event(const struct mc_rundir *rd, const char *kind, const ch
                             : append(path, &j, err);
     mc_json_fini(&j);
     return st;
+}
+
+mc_status mc_rundir_mend_events(const struct mc_rundir *rd, struct mc_err *err)
+{
+    char path[1100];
+    int64_t size, end;
+    int fd;
+    MC_TRY(mc_rundir_file(rd, "events.jsonl", path, err));
+    if (!mc_sys_exists(path))
+        return MC_OK;
+    MC_TRY(mc_sys_open(path, O_RDWR, 0, &fd, err));
+    mc_status st = mc_sys_file_size(path, &size, err);
+    if (st == MC_OK)
+        st = mc_sys_whole_lines(fd, path, size, &end, err);
+    if (st == MC_OK && end < size) /* I2 */
+        st = mc_sys_ftruncate(fd, end, path, err);
+    mc_status closed = mc_sys_close(fd, path, err);
+    return st != MC_OK ? st : closed;
 }

@@ -357,6 +357,7 @@ mc_status mc_rundir_new_segment(struct mc_rundir *rd, const char *recipe_text,
     char all[1100], fresh[1100], final[1100], name[32];
     int n;
     MC_TRY(mc_rundir_held(rd, err)); /* I5 */
+    MC_TRY(mc_rundir_mend_events(rd, err));
     MC_TRY(highest_in(rd, "segments", &n, err));
     n = (n > rd->segment ? n : rd->segment) + 1;
     MC_TRY(mc_rundir_file(rd, "segments", all, err));

@@ -44,6 +44,9 @@ mc_status mc_rundir_segment_file(const struct mc_rundir *rd, int segment, const 
  * braces, may be "". */
 mc_status mc_rundir_event(const struct mc_rundir *rd, const char *kind, const char *fields_json,
                           struct mc_err *err);
+/* Cuts off a last line that a crash left torn. By the holder of the lock, before it writes any;
+ * mc_rundir_new_segment does. */
+mc_status mc_rundir_mend_events(const struct mc_rundir *rd, struct mc_err *err);
 struct mc_incident {
     const char *cls;
     int rank;

@@ -8,8 +8,8 @@
  *     last whole line and tried again with the next step, from a fixed backlog.
  * I2  A checkpoint of step k commits only after mc_metrics_sync() has put the line of step k on
  *     the disk. A failed fsync is never retried: `broken` makes every later sync fail.
- * I3  Opening cuts the file to its last whole line; replayed steps are appended with their segment.
- * I4  No allocation after open.
+ * I3  Opening cuts the file to its last whole line, and tells of lines that are not ours; replayed
+ * steps are appended with their segment. I4  No allocation after open.
  *
  * The log line has the fields, names and forms that scrapers of Megatron's logs look for. Averages
  * are over the steps since the last line, each step once; a loss that was not finite in any of them
@@ -54,22 +54,38 @@ int mc_metrics_format(const struct mc_metric *m, char *dst, size_t cap)
 
 /* ---- the file ---- */
 
-/* Offset just behind the last newline. */
-static mc_status whole_lines(int fd, const char *path, int64_t size, int64_t *end,
-                             struct mc_err *err)
+/* Lines in [0, end) that no run of ours wrote: how many, and the number of the first. */
+static mc_status strange_lines(int fd, const char *path, int64_t end, int64_t *n, int64_t *first,
+                               struct mc_err *err)
 {
-    char block[4096];
-    while (size > 0) {
-        int64_t n = size < (int64_t)sizeof block ? size : (int64_t)sizeof block;
-        MC_TRY(mc_sys_pread_all(fd, block, (size_t)n, size - n, path, err));
-        for (int64_t i = n; i > 0; i--)
-            if (block[i - 1] == '\n') {
-                *end = size - n + i;
-                return MC_OK;
+    static const char begin[] = "{\"step\":";
+    char block[4096], before = 0;
+    int64_t line = 1, at = 0; /* at: bytes of this line so far */
+    int good = 1;
+    *n = *first = 0;
+    for (int64_t off = 0; off < end;) {
+        int64_t m = end - off < (int64_t)sizeof block ? end - off : (int64_t)sizeof block;
+        MC_TRY(mc_sys_pread_all(fd, block, (size_t)m, off, path, err));
+        for (int64_t i = 0; i < m; i++) {
+            char c = block[i];
+            if (c != '\n') {
+                good &=
+                    (unsigned char)c >= ' ' && (at >= (int64_t)sizeof begin - 1 || c == begin[at]);
+                before = c;
+                at++;
+                continue;
             }
-        size -= n;
+            if (!good || before != '}' || at < (int64_t)sizeof begin) {
+                *first = *n == 0 ? line : *first;
+                ++*n;
+            }
+            line++;
+            at = 0;
+            good = 1;
+            before = 0;
+        }
+        off += m;
     }
-    *end = 0;
     return MC_OK;
 }
 
@@ -78,15 +94,22 @@ mc_status mc_metrics_open(struct mc_metrics *ms, const char *path, struct mc_err
     memset(ms, 0, sizeof *ms);
     ms->fd = -1;
     int fd;
-    int64_t size, end;
+    int64_t size, end, strange, first;
     if (snprintf(ms->path, sizeof ms->path, "%s", path) >= (int)sizeof ms->path)
         return mc_err_set(err, MC_E_USAGE, "%s: path too long", path);
     MC_TRY(mc_sys_open(path, O_RDWR | O_CREAT | O_APPEND, 0644, &fd, err));
     mc_status st;
     MC_TRY_GOTO(st, mc_sys_file_size(path, &size, err), fail);
-    MC_TRY_GOTO(st, whole_lines(fd, path, size, &end, err), fail);
+    MC_TRY_GOTO(st, mc_sys_whole_lines(fd, path, size, &end, err), fail);
     if (end < size) /* I3 */
         MC_TRY_GOTO(st, mc_sys_ftruncate(fd, end, path, err), fail);
+    MC_TRY_GOTO(st, strange_lines(fd, path, end, &strange, &first, err), fail);
+    if (strange > 0)
+        mc_log(
+            MC_LOG_WARN,
+            "%s: %lld line%s no metrics, the first is line %lld; nothing was changed, and readers "
+            "should pass over what they cannot parse",
+            path, (long long)strange, strange == 1 ? " is" : "s are", (long long)first);
     if (size == 0) { /* I2: the name must be on the disk too */
         char dir[1100];
         mc_path_dir(dir, sizeof dir, path);

@@ -748,6 +748,29 @@ case("torn last line of metrics.jsonl is cut", function()
     same(m[3].step, 3, "step")
 end)
 
+case("torn last line of events.jsonl is cut; strange lines of metrics.jsonl are told once, and left", function()
+    train "--set steps.steps=2 --quiet"
+    local run = dir .. "/runs/small"
+    write(run .. "/events.jsonl", read(run .. "/events.jsonl") .. '{"time":"2026-01-01","kind":"to')
+    local whole = read(run .. "/metrics.jsonl")
+    local one, two = whole:match "([^\n]*\n)([^\n]*\n)"
+    write(run .. "/metrics.jsonl", one .. "moon\n" .. two .. '\0\0\0\n{"step":9,"lo\n\n')
+    local rc, _, err = train "--resume auto --set steps.steps=4 --quiet"
+    same(rc, 0, "exit")
+    expect(#events(run) > 4, "events") -- each of them parses
+    same(#events(run, "to"), 0, "the torn one")
+    local _, n = err:gsub("metrics%.jsonl: 4 lines are no metrics, the first is line 2", "")
+    same(n, 1, "warnings in " .. err)
+    local text = read(run .. "/metrics.jsonl")
+    has(text, "moon\n")
+    local _, steps = text:gsub('{"step":[^\n]*}\n', "")
+    same(steps, 4, "steps")
+    sh "rm -rf runs"
+    train "--set steps.steps=2 --quiet"
+    _, _, err = train "--resume auto --set steps.steps=4 --quiet"
+    expect(not err:find("no metrics", 1, true), "a warning of nothing: %s", err)
+end)
+
 case("NaN: null in metrics, an event, the rule's exit code", function()
     local set = "--set steps.steps=8 --set lr.peak=1000 --set lr.warmup=0 --set optim.clip=0 --set optim.eps=1e-30 --quiet"
     local rc, r = train("--run abort --set anomaly.nonfinite=abort " .. set)
