@@ -13,8 +13,9 @@
  * I5  The newest is read back at every retention that deletes something. What this process has
  *     proven before is remembered by the manifest's hash, not in a file: a note beside the data
  *     would say nothing about what the disk has done to it since.
- * Memory: the memory of I5, 64 entries, process life; a list while it runs. Threads: one at a time,
- * by the run's lock. */
+ * I6  A damaged checkpoint is named once in a process, not at every retention that meets it.
+ * Memory: the memory of I5 and I6, 64 entries each, process life; a list while it runs. Threads:
+ * one at a time, by the run's lock. */
 #include "ckpt_int.h"
 #include <stdio.h>
 #include <string.h>
@@ -25,6 +26,20 @@
 enum { REMEMBERED = 64 };
 static uint64_t g_proven[REMEMBERED]; /* digests of manifests whose data was read back whole */
 static int g_next;
+
+static int64_t g_told[REMEMBERED]; /* (epoch, step) of the damaged ones that were named */
+static int g_next_told;
+
+/* 1 the first time. */
+static int tell(const struct mc_ckpt_info *info)
+{
+    int64_t id = (int64_t)info->epoch << 40 ^ (info->step + 1);
+    for (int i = 0; i < REMEMBERED; i++)
+        if (g_told[i] == id)
+            return 0;
+    g_told[g_next_told++ % REMEMBERED] = id;
+    return 1;
+}
 
 static int proven(uint64_t digest)
 {
@@ -51,7 +66,7 @@ static mc_status prove(const struct mc_ckpt_info *info, int anew, int *ok, struc
     mc_ckpt_close(c);
     if (st == MC_E_NOMEM)
         return mc_err_set(err, st, "%s", e.msg);
-    if (st != MC_OK)
+    if (st != MC_OK && tell(info))
         mc_log(MC_LOG_WARN, "retention: %s", e.msg);
     *ok = st == MC_OK;
     return MC_OK;

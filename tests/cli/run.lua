@@ -771,6 +771,18 @@ case("torn last line of events.jsonl is cut; strange lines of metrics.jsonl are 
     expect(not err:find("no metrics", 1, true), "a warning of nothing: %s", err)
 end)
 
+case("damage of a checkpoint is named once in a start by the retention", function()
+    local set = "--set checkpoint.every='2 steps' --set checkpoint.keep=2 --quiet"
+    train("--set steps.steps=6 " .. set)
+    local data = dir .. "/runs/small/ckpt/step-000000006.e1/data-00000.mcd"
+    local d = read(data)
+    write(data, d:sub(1, #d / 2) .. string.char((d:byte(#d / 2 + 1) + 1) % 256) .. d:sub(#d / 2 + 2))
+    local rc, _, err = train("--set steps.steps=14 --resume auto " .. set)
+    same(rc, 0, "exit")
+    local _, n = err:gsub("retention: [^\n]*step%-000000006%.e1", "")
+    same(n, 1, "warnings in " .. err)
+end)
+
 case("NaN: null in metrics, an event, the rule's exit code", function()
     local set = "--set steps.steps=8 --set lr.peak=1000 --set lr.warmup=0 --set optim.clip=0 --set optim.eps=1e-30 --quiet"
     local rc, r = train("--run abort --set anomaly.nonfinite=abort " .. set)
