@@ -328,6 +328,11 @@ static void broken_call_lists(void **st)
     g_m = llama(&small);
     call(&g_m->stem, "embedding", "again", 1, 1, 0, 0);
     REFUSED("reads a value of 24 columns; it reads token ids");
+    struct sizes deep = small;
+    deep.layers = 16; /* the name is found among more than a hundred */
+    g_m = llama(&deep);
+    strcpy(g_m->head.call[0].name, "embed");
+    REFUSED("a second parameter is called embed.weight");
     g_m = gpt2(&small, 0);
     strcpy(attr_of(&g_m->head, 1, "tied")->str, "embde.weight");
     REFUSED("tied to \"embde.weight\"", "did you mean \"embed.weight\"");
