@@ -84,6 +84,8 @@ static mc_status try_data(struct mc_cli_recipe *r, struct mc_err *err)
         int line;
         mc_recipe_where(r->loaded.box, "data", file, &line);
         mc_problems_add(&r->problems, "data", file, line, NULL, "%s", err->msg);
+        if (st == MC_E_CORRUPT) /* a retry would meet the same bytes */
+            st = MC_E_RECIPE;
     }
     return st;
 }

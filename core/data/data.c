@@ -57,6 +57,7 @@ static mc_status open_part(struct mc_data *d, const char *base_dir, const struct
         memcpy(path + len, "/", 2); /* "a folder, not the packed data of that name": see source.c */
     MC_TRY(mc_source_open(path, &p[i].src, err));
     d->source[d->nsource++] = p[i].src;
+    MC_TRY(mc_source_expect(p[i].src, err));
     p[i].tokens = mc_source_tokens(p[i].src);
     return MC_OK;
 }

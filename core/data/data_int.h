@@ -21,6 +21,9 @@ void mc_source_files_fini(struct mc_files *f);
 
 struct mc_source;
 mc_status mc_source_open(const char *path, struct mc_source **s, struct mc_err *err);
+/* Once, before the first read: what a packed source's sidecar says must hold (mc_indexed_expect).
+ */
+mc_status mc_source_expect(struct mc_source *s, struct mc_err *err);
 void mc_source_close(struct mc_source *s);
 enum mc_source_kind mc_source_kind(const struct mc_source *s);
 int64_t mc_source_tokens(const struct mc_source *s);
@@ -47,6 +50,10 @@ int mc_indexed_has_modes(const struct mc_indexed *x);
 mc_status mc_indexed_open_memory(const void *idx, int64_t idx_bytes, const void *bin,
                                  int64_t bin_bytes, struct mc_indexed **x, struct mc_err *err);
 
+struct mc_sidecar;
+/* The sidecar vouches for the files: sizes, .idx and the ends of .bin now, the rest of .bin when it
+ * is first read. MC_E_CORRUPT names file and range, here and from reads. */
+mc_status mc_indexed_expect(struct mc_indexed *x, const struct mc_sidecar *sc, struct mc_err *err);
 int64_t mc_indexed_start(const struct mc_indexed *x, int64_t i); /* stream position of sequence i */
 
 /* ---- megatron.c ---- */

@@ -22,15 +22,21 @@
  * I3  The stream is sequence 0, 1, ... S-1. Its positions are found by a table of one entry for
  *     every 64 sequences, then by walking at most 63 lengths: 1/8 byte of memory a sequence.
  * I4  Ids are handed out as int32 and are in [0, 2^31): others are an error with their position.
+ * I5  Bytes that a sidecar vouches for (mc_indexed_expect) are hashed once, a chunk at a time,
+ * before the first token of the chunk is handed out; a .bin above 8 GiB only at its two ends, at
+ * open: whole chunks behind scattered reads would cost more than the reads. Nothing is allocated.
  * Memory: handle life; the maps are shared with the page cache. A file that is cut while it is
  * mapped is a SIGBUS (cli/bus.c names it): packed files are never written in place, see pack.c.
- * Threads: read-only after open, any number of readers. */
+ * Threads: read-only after open but for the marks of I5, which may be set twice; any number of
+ * readers. */
 #include "data_int.h"
 #include <stdio.h>
 #include <string.h>
 #include "../base/arena.h"
+#include "../base/hash.h"
 
 enum { IDX_HEAD = 34, STRIDE = 64 };
+static const int64_t CHECKED = INT64_C(8) << 30; /* I5 */
 
 static const struct {
     const char *name;
@@ -49,7 +55,10 @@ struct mc_indexed {
     int code, esize;
     int modes;
     int64_t nseq, ndoc, tokens;
-    int64_t *start; /* [ceil(nseq/64)] stream position of sequence 64 b */
+    int64_t *start;       /* [ceil(nseq/64)] stream position of sequence 64 b */
+    int64_t chunk;        /* bytes; 0: nothing is vouched for */
+    uint64_t *chunk_hash; /* [ceil(bin bytes / chunk)] */
+    unsigned char *sound; /* the same: 1 once its hash was found right */
 };
 
 static uint64_t le64(const unsigned char *p)
@@ -261,7 +270,64 @@ void mc_indexed_close(struct mc_indexed *x)
         mc_sys_unmap(&x->bin);
     }
     mc_free(x->start);
+    mc_free(x->chunk_hash);
+    mc_free(x->sound);
     mc_free(x);
+}
+
+/* I5: bytes [off, off + n) of .bin, n > 0. */
+static mc_status check_chunks(const struct mc_indexed *x, int64_t off, int64_t n,
+                              struct mc_err *err)
+{
+    for (int64_t c = off / x->chunk; c <= (off + n - 1) / x->chunk; c++) {
+        if (__atomic_load_n(&x->sound[c], __ATOMIC_RELAXED))
+            continue;
+        int64_t at = c * x->chunk, len = x->bin.bytes - at;
+        if (len > x->chunk)
+            len = x->chunk;
+        if (mc_hash64(x->bin.data + at, (size_t)len) != x->chunk_hash[c])
+            return mc_err_set(err, MC_E_CORRUPT,
+                              "%s.bin: bytes %lld to %lld are not those that were packed (their "
+                              "hash in %s.json differs): restore the file from a copy, or pack it "
+                              "again",
+                              x->prefix, (long long)at, (long long)(at + len - 1), x->prefix);
+        __atomic_store_n(&x->sound[c], 1, __ATOMIC_RELAXED);
+    }
+    return MC_OK;
+}
+
+mc_status mc_indexed_expect(struct mc_indexed *x, const struct mc_sidecar *sc, struct mc_err *err)
+{
+    const struct {
+        const char *ext;
+        int64_t have, said;
+    } size[2] = {{"bin", x->bin.bytes, sc->bin_bytes}, {"idx", x->idx.bytes, sc->idx_bytes}};
+    for (int i = 0; i < 2; i++)
+        if (size[i].have != size[i].said)
+            return mc_err_set(err, MC_E_CORRUPT,
+                              "%s.%s: %lld bytes, but %lld were packed (%s.json): restore the file "
+                              "from a copy, or pack it again",
+                              x->prefix, size[i].ext, (long long)size[i].have,
+                              (long long)size[i].said, x->prefix);
+    if (mc_hash64(x->idx.data, (size_t)x->idx.bytes) != sc->idx_hash)
+        return mc_err_set(err, MC_E_CORRUPT,
+                          "%s.idx: bytes 0 to %lld are not those that were packed (their hash in "
+                          "%s.json differs): restore the file from a copy, or pack it again",
+                          x->prefix, (long long)x->idx.bytes - 1, x->prefix);
+    if (sc->nchunks == 0)
+        return MC_OK;
+    x->chunk_hash = mc_alloc((size_t)sc->nchunks * sizeof *x->chunk_hash, "hashes of chunks");
+    x->sound = mc_alloc((size_t)sc->nchunks, "hashes of chunks");
+    if (!x->chunk_hash || !x->sound)
+        return mc_err_set(err, MC_E_NOMEM, "%s: no memory for %lld hashes", x->prefix,
+                          (long long)sc->nchunks);
+    memcpy(x->chunk_hash, sc->chunk_hash, (size_t)sc->nchunks * sizeof *x->chunk_hash);
+    x->chunk = sc->chunk;
+    MC_TRY(check_chunks(x, 0, 1, err));
+    MC_TRY(check_chunks(x, x->bin.bytes - 1, 1, err));
+    if (x->bin.bytes > CHECKED)
+        x->chunk = 0;
+    return MC_OK;
 }
 
 int64_t mc_indexed_sequences(const struct mc_indexed *x)
@@ -399,7 +465,10 @@ mc_status mc_indexed_read(const struct mc_indexed *x, int64_t first_token, int64
             len = n - done;
         if (len == 0)
             continue; /* an empty sequence at the very end of .bin has no byte to point at */
-        const unsigned char *p = x->bin.data + seq_off(x, i) + skip * x->esize;
+        int64_t at = seq_off(x, i) + skip * x->esize;
+        if (x->chunk) /* I5 */
+            MC_TRY(check_chunks(x, at, len * x->esize, err));
+        const unsigned char *p = x->bin.data + at;
         int64_t ok = convert(x->code, p, len, out + done);
         if (ok < len)
             return mc_err_set(err, MC_E_FORMAT,

@@ -20,7 +20,8 @@
  *     is found by bisection; reads allocate nothing.
  * I3  The hash covers sizes and content: whole up to 64 MiB a source, above that 1,024 blocks of
  *     4 KiB, evenly spaced, the first and the last included; the .idx of a packed source always
- *     whole. It tells two sources apart; proof against damage is `verify`.
+ *     whole. It tells two sources apart; proof against damage is the
+ *     sidecar of a packed one (indexed.c, I5), and `verify`.
  * I4  What is surely not meant as its bytes is refused: .gz, .zst, .jsonl, .ndjson. Pack reads
  * them. Memory: handle life; file bytes are mapped, at most 32,768 files a source. Threads:
  * read-only after open, any number of readers. stat(2) is called here and not through sysio: its
@@ -391,6 +392,21 @@ static mc_status open_packed(struct mc_source *s, const char *prefix, struct mc_
         mc_sidecar_fini(&sc);
     }
     return MC_OK;
+}
+
+mc_status mc_source_expect(struct mc_source *s, struct mc_err *err)
+{
+    enum mc_source_kind kind;
+    char prefix[MC_PATH];
+    struct mc_sidecar sc;
+    if (s->kind != MC_SOURCE_PACKED)
+        return MC_OK;
+    MC_TRY(mc_source_classify(s->path, &kind, prefix, err));
+    if (mc_sidecar_read(prefix, &sc, NULL) != MC_OK)
+        return MC_OK;
+    mc_status st = mc_indexed_expect(s->indexed, &sc, err);
+    mc_sidecar_fini(&sc);
+    return st;
 }
 
 mc_status mc_source_open(const char *path, struct mc_source **s, struct mc_err *err)

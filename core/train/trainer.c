@@ -146,7 +146,7 @@ static mc_status give_up(struct mc_trainer *t, mc_status st)
     if (t->committed_step != t->books.at.steps && mc_save(t, 1, 0, &why) != MC_OK)
         mc_log(MC_LOG_ERROR, "no checkpoint of step %lld: %s", (long long)t->books.at.steps,
                why.msg);
-    return mc_status_exit_code(st) == 2 ? MC_E_GIVEUP : st;
+    return mc_status_exit_code(st) == 2 || st == MC_E_CORRUPT ? MC_E_GIVEUP : st;
 }
 
 static void tell_memory_peak(struct mc_trainer *t)

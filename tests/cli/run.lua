@@ -1130,6 +1130,12 @@ case("data pack, inspect, verify, and training on what was packed", function()
     local s = read(dir .. "/moon.bin")
     write(dir .. "/moon.bin", "Z" .. s:sub(2))
     same((mascon "data verify moon"), 4, "verify of a damaged file")
+    local b, _, err
+    rc, b, err = train("--run b --set steps.steps=3 --quiet --set data.train=" .. dir .. "/moon")
+    same(rc, 2, "training on a damaged file")
+    has(err, "moon.bin: bytes 0 to " .. #s - 1 .. " are not those that were packed")
+    write(dir .. "/moon.bin", s .. "ZZ")
+    has(select(3, mascon("check " .. small .. " --set data.train=" .. dir .. "/moon")), "moon.bin: " .. #s + 2 .. " bytes, but ")
     same((mascon(("data pack %s"):format(text))), 2, "pack without --out")
 end)
 

@@ -10,6 +10,7 @@
 #include <unistd.h>
 #include <cmocka.h>
 #include "../../core/base/arena.h"
+#include "../../core/base/hash.h"
 #include "../../core/data/data_int.h"
 
 static char dir[64], prefix[96];
@@ -387,6 +388,53 @@ static void indexed_says_what_is_missing(void **state)
     assert_int_equal(mc_indexed_open(path, &x, NULL), MC_E_FORMAT);
 }
 
+/* One sequence of 20,000 bytes in chunks of 4,096, hashed when they were sound. */
+enum { SPAN = 20000, CHUNK = 4096, NCHUNK = 5 };
+static void indexed_checks_a_chunk_when_it_is_first_read(void **state)
+{
+    static unsigned char bin[SPAN];
+    const int64_t len[1] = {SPAN}, off[1] = {0}, doc[2] = {0, 1};
+    struct img m = image(1, 1, len, off, 2, doc);
+    uint64_t hash[NCHUNK];
+    int32_t out[CHUNK];
+    struct mc_indexed *x;
+    (void)state;
+    for (int i = 0; i < SPAN; i++)
+        bin[i] = (unsigned char)(i * 7);
+    for (int c = 0; c < NCHUNK; c++)
+        hash[c] = mc_hash64(bin + c * CHUNK, c < NCHUNK - 1 ? CHUNK : SPAN - c * CHUNK);
+    struct mc_sidecar sc = {.bin_bytes = SPAN,
+                            .idx_bytes = m.n,
+                            .idx_hash = mc_hash64(m.b, (size_t)m.n),
+                            .chunk = CHUNK,
+                            .nchunks = NCHUNK,
+                            .chunk_hash = hash};
+    struct mc_err e = {0};
+    bin[2 * CHUNK + 5] ^= 1;
+    assert_int_equal(mc_indexed_open_memory(m.b, m.n, bin, SPAN, &x, NULL), MC_OK);
+    assert_int_equal(mc_indexed_expect(x, &sc, &e), MC_OK);
+    assert_int_equal(mc_indexed_read(x, CHUNK, CHUNK, out, &e), MC_OK);
+    assert_int_equal(mc_indexed_read(x, 3 * CHUNK, CHUNK, out, &e), MC_OK);
+    assert_int_equal(mc_indexed_read(x, 2 * CHUNK - 1, 2, out, &e), MC_E_CORRUPT);
+    assert_non_null(strstr(e.msg, ".bin: bytes 8192 to 12287 are not"));
+    bin[CHUNK] ^= 1; /* after its chunk was found sound: it is not looked at again */
+    assert_int_equal(mc_indexed_read(x, CHUNK, 1, out, NULL), MC_OK);
+    mc_indexed_close(x);
+    for (int k = 0; k < 4; k++) { /* at once: an end, the index, a size */
+        bin[SPAN - 1] ^= k == 0;
+        sc.idx_hash ^= k == 1;
+        sc.bin_bytes += k == 2;
+        sc.idx_bytes += k == 3;
+        assert_int_equal(mc_indexed_open_memory(m.b, m.n, bin, SPAN, &x, NULL), MC_OK);
+        assert_int_equal(mc_indexed_expect(x, &sc, NULL), MC_E_CORRUPT);
+        mc_indexed_close(x);
+        bin[SPAN - 1] ^= k == 0;
+        sc.idx_hash ^= k == 1;
+        sc.bin_bytes -= k == 2;
+        sc.idx_bytes -= k == 3;
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -397,6 +445,7 @@ int main(void)
         cmocka_unit_test(indexed_survives_every_flipped_bit),
         cmocka_unit_test(indexed_reads_beyond_2_32_in_a_sparse_file),
         cmocka_unit_test(indexed_finds_positions_among_many_sequences),
+        cmocka_unit_test(indexed_checks_a_chunk_when_it_is_first_read),
         cmocka_unit_test(indexed_says_what_is_missing),
     };
     return cmocka_run_group_tests(tests, make_dir, drop_dir);
