@@ -52,6 +52,7 @@ static mc_status open_part(struct mc_data *d, const char *base_dir, const struct
     size_t n = strlen(cfg->path), len;
     MC_TRY(mc_order_abs(base_dir, cfg->path, path, err));
     MC_TRY(name_parts(p, i, path, err));
+    p[i].given = cfg->path;
     len = strlen(path);
     if (n > 1 && cfg->path[n - 1] == '/' && len + 1 < sizeof path)
         memcpy(path + len, "/", 2); /* "a folder, not the packed data of that name": see source.c */
@@ -72,7 +73,7 @@ static mc_status cut_samples(const struct mc_data *d, struct mc_part *p, const c
                       "%s: source \"%s\" has %lld tokens there, but one sample of sequence length "
                       "%lld needs %lld: a sequence longer than the data; shorten model.seq or give "
                       "more text",
-                      side, p->name, (long long)p->tokens, (long long)d->seq,
+                      side, p->given, (long long)p->tokens, (long long)d->seq,
                       (long long)d->seq + 1);
 }
 

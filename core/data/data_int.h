@@ -137,6 +137,7 @@ mc_status mc_order_abs(const char *base, const char *path, char dst[MC_PATH], st
 struct mc_part { /* a range of one source's stream: what training or validation sees of it */
     struct mc_source *src; /* borrowed from mc_data.source */
     char name[MC_PATH];
+    const char *given;     /* its path as the recipe has it; while it is opened only */
     int64_t first, tokens; /* stream range [first, first + tokens) */
     int64_t samples;       /* floor((tokens - 1) / T) */
 };

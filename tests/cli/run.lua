@@ -1196,6 +1196,12 @@ case("data pack: JSONL, packed and not, in a folder; by any number of workers; w
     expect(sh "ls *.tmp" ~= 0, "a .tmp is left")
 end)
 
+case("a source that is too short is named as the recipe names it", function()
+    write(dir .. "/short.txt", "moon")
+    local _, _, err = mascon("check " .. with_hooks("r.lua", "", 'data = { train = "short.txt" },'))
+    has(err, 'source "short.txt" has 5 tokens')
+end)
+
 case("data that cannot be trained on is found by check and by train, before a run folder exists", function()
     write(dir .. "/short.txt", "too short")
     write(dir .. "/web.jsonl", '{"text":"x"}\n')
