@@ -18,6 +18,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 #ifdef __GLIBC__
 #include <gnu/libc-version.h>
 #endif
@@ -148,8 +149,27 @@ static void warm_task(void *arg, int task, int thread)
                 WARM, 0.0, c, WARM);
 }
 
+/* OpenBLAS maps a packing buffer for each caller and, refused, asks again for ever. So the address
+ * space for them is asked for once beforehand, where a refusal is an answer. */
+#define BLAS_BUFFER ((size_t)128 << 20) /* the largest among x86-64 cores of 0.3.21 */
+
+static mc_status room_for_buffers(int threads, struct mc_err *err)
+{
+    size_t bytes = BLAS_BUFFER * (size_t)threads;
+    void *p = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (p == MAP_FAILED)
+        return mc_err_set(err, MC_E_MACHINE,
+                          "no address space for the packing buffers of OpenBLAS (%zu MiB for %d "
+                          "threads); raise the limit (ulimit -v), or use fewer threads "
+                          "(OMP_NUM_THREADS)",
+                          bytes >> 20, threads);
+    munmap(p, bytes);
+    return MC_OK;
+}
+
 mc_status mc_gemm_cpu_start(struct mc_pool *pool, struct mc_err *err)
 {
+    MC_TRY(room_for_buffers(mc_pool_threads(pool), err));
     int flavour = openblas_get_parallel();
     if (flavour != 1) /* I2 */
         return mc_err_set(

@@ -1,7 +1,8 @@
--- memory_limit.lua PROGRAM - commands that compute nothing under ulimit -v: done, or an exit code with a word, never a hang.
+-- memory_limit.lua PROGRAM - commands under ulimit -v: done, or an exit code with a word, never a hang.
 --
 -- OpenBLAS starts its threads when it is loaded; short of memory one of them tried again for ever, and the end of the
--- process waited for it. core/cli/early.c keeps them from being started.
+-- process waited for it. core/cli/early.c keeps them from being started. A rank's own products were refused a packing buffer and
+-- asked for ever: core/kern/gemm_cpu.c asks for the room once beforehand.
 package.path = arg[0]:gsub("[^/]*$", "") .. "?.lua;" .. package.path
 local P = require "lib.proc"
 local a = P.args(arg)
@@ -21,6 +22,12 @@ for _, kib in ipairs { 20000, 40000, 60000, 70000, 80000, 100000, 130000, 160000
             tostring(rc or sig), err)
         P.check(rc == 0 or err ~= "", "mascon %s under %d KiB: exit %s without a word", c[1], kib, tostring(rc))
     end
+end
+
+for _, kib in ipairs { 60000, 100000, 200000, 300000, 400000 } do
+    local rc, sig, err = limited(kib, "train", a.recipe, "--run", dir .. "/limit" .. kib, "--set", "steps.steps=1", "--quiet")
+    P.check(rc == 0 or rc == 3 or rc == 76, "mascon train under %d KiB: %s: %s", kib, tostring(rc or sig), err)
+    P.check(rc == 0 or err ~= "", "mascon train under %d KiB: exit %s without a word", kib, tostring(rc))
 end
 
 -- One thread, whatever the caller's environment says, under the program's own name.
