@@ -1,6 +1,6 @@
 #!/bin/bash
 # run.sh [SECONDS [BUILD]] - builds every tests/fuzz/fuzz_X.c with clang and libFuzzer (preset `fuzz`) and runs each for
-# SECONDS (default 15) from seeds made on the spot by the engine itself. Last line: "N passed, N failed, N skipped".
+# SECONDS (default 15), one a core at a time, from seeds made on the spot by the engine itself. Last line: "N passed, N failed, N skipped".
 # What a failing target found stays in BUILD/found/X, with the log.
 set -u
 cd "$(dirname "$0")/../.." || exit 2
@@ -62,13 +62,20 @@ if [ -d "$seeds/fuzz_pack" ]; then
 fi
 for d in "$seeds"/*/; do printf 'x' >"$d/x"; done
 
+one() { # one TARGET: its log and exit status beside what it finds
+    "$build/tests/$1" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 -max_len=65536 -print_final_stats=1 \
+        -artifact_prefix="$found/$1/" "$seeds/$1" >"$found/$1/log" 2>&1 </dev/null
+    echo $? >"$found/$1/rc"
+}
+export -f one
+export build seconds found seeds
+echo "$targets" | xargs -P "$(nproc)" -I{} bash -c 'one {}'
+
 passed=0 failed=0
 for t in $targets; do
-    "$build/tests/$t" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 -max_len=65536 -print_final_stats=1 \
-        -artifact_prefix="$found/$t/" "$seeds/$t" >"$found/$t/log" 2>&1 </dev/null
-    rc=$?
+    rc=$(cat "$found/$t/rc")
     runs=$(sed -n 's/^stat::number_of_executed_units: *//p' "$found/$t/log")
-    if [ $rc = 0 ]; then
+    if [ "$rc" = 0 ]; then
         passed=$((passed + 1))
         echo "$t: ${runs:-?} inputs in $seconds s, nothing found"
     else
