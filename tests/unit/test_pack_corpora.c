@@ -12,44 +12,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include <cmocka.h>
+#include "dir_help.h"
 #include <zlib.h>
 #include <zstd.h>
 #include "../../core/base/arena.h"
 #include "../../core/data/pack_int.h"
-
-static char dir[64];
-
-static int make_dir(void **state)
-{
-    (void)state;
-    strcpy(dir, "/tmp/mc-corpora-XXXXXX");
-    return mkdtemp(dir) ? 0 : -1;
-}
-
-static int drop_dir(void **state)
-{
-    (void)state;
-    char cmd[128];
-    snprintf(cmd, sizeof cmd, "rm -rf %s", dir);
-    return system(cmd);
-}
-
-static const char *in_dir(const char *name)
-{
-    static char p[8][MC_PATH];
-    static int k;
-    k = (k + 1) % 8;
-    snprintf(p[k], sizeof p[k], "%s/%s", dir, name);
-    return p[k];
-}
-
-static void write_bytes(const char *name, const void *b, size_t n)
-{
-    FILE *f = fopen(in_dir(name), "wb");
-    assert_non_null(f);
-    assert_int_equal(fwrite(b, 1, n, f), n);
-    fclose(f);
-}
 
 static void write_gz(const char *name, const char *mode, const void *b, size_t n)
 {
