@@ -50,6 +50,7 @@ struct mc_manifest {
 void mc_manifest_fini(struct mc_manifest *m);
 /* The text that is committed, its own hash last; in j (grow). Check j->failed. */
 void mc_manifest_write(const struct mc_manifest *m, struct mc_json *j);
+void mc_manifest_write_files(const struct mc_manifest *m, struct mc_json *j); /* "files":[...] */
 /* where: the file's path, for messages. Everything in the text is bounded and cross-checked. */
 mc_status mc_manifest_read(const char *text, size_t n, const char *where, struct mc_manifest *m,
                            struct mc_err *err);

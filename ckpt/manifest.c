@@ -99,17 +99,9 @@ static void write_box(const struct mc_manifest *m, const struct mc_stored_box *b
     mc_json_close(j, '}');
 }
 
-void mc_manifest_write(const struct mc_manifest *m, struct mc_json *j)
+void mc_manifest_write_files(const struct mc_manifest *m, struct mc_json *j)
 {
-    char name[32], hex[17], tail[64];
-    mc_json_open(j, NULL, '{');
-    mc_json_str(j, "format", FORMAT);
-    mc_json_i64(j, "version", MC_CKPT_VERSION);
-    mc_json_i64(j, "step", m->step);
-    mc_json_i64(j, "epoch", m->epoch);
-    mc_json_f64(j, "time", m->unix_time);
-    mc_json_str(j, "weights_hash", m->weights_hash[0] ? m->weights_hash : NULL);
-    mc_json_raw(j, "books", m->books);
+    char name[32];
     mc_json_open(j, "files", '[');
     for (int i = 0; i < m->nfiles; i++) {
         snprintf(name, sizeof name, "data-%05d.mcd", i);
@@ -119,6 +111,20 @@ void mc_manifest_write(const struct mc_manifest *m, struct mc_json *j)
         mc_json_close(j, '}');
     }
     mc_json_close(j, ']');
+}
+
+void mc_manifest_write(const struct mc_manifest *m, struct mc_json *j)
+{
+    char hex[17], tail[64];
+    mc_json_open(j, NULL, '{');
+    mc_json_str(j, "format", FORMAT);
+    mc_json_i64(j, "version", MC_CKPT_VERSION);
+    mc_json_i64(j, "step", m->step);
+    mc_json_i64(j, "epoch", m->epoch);
+    mc_json_f64(j, "time", m->unix_time);
+    mc_json_str(j, "weights_hash", m->weights_hash[0] ? m->weights_hash : NULL);
+    mc_json_raw(j, "books", m->books);
+    mc_manifest_write_files(m, j);
     mc_json_open(j, "tensors", '[');
     for (int64_t t = 0; t < m->ntensors; t++) {
         const struct mc_stored_tensor *x = &m->tensor[t];

@@ -397,7 +397,6 @@ uint64_t mc_ckpt_digest(const struct mc_ckpt *c)
 void mc_ckpt_show(const struct mc_ckpt *c, struct mc_json *j)
 {
     const struct mc_manifest *m = &c->m;
-    char name[32];
     int64_t bytes, raw = 0, stored = 0;
     double unix_time;
     mc_ckpt_measure(c, &bytes, &unix_time);
@@ -414,15 +413,7 @@ void mc_ckpt_show(const struct mc_ckpt *c, struct mc_json *j)
     mc_json_i64(j, "bytes", bytes);
     mc_json_i64(j, "raw_bytes", raw);
     mc_json_i64(j, "stored_bytes", stored);
-    mc_json_open(j, "files", '[');
-    for (int i = 0; i < m->nfiles; i++) {
-        snprintf(name, sizeof name, "data-%05d.mcd", i);
-        mc_json_open(j, NULL, '{');
-        mc_json_str(j, "name", name);
-        mc_json_i64(j, "bytes", m->file_bytes[i]);
-        mc_json_close(j, '}');
-    }
-    mc_json_close(j, ']');
+    mc_manifest_write_files(m, j);
     mc_json_open(j, "tensors", '[');
     for (int64_t i = 0; i < m->ntensors; i++) {
         const struct mc_stored_tensor *t = &m->tensor[i];
