@@ -290,14 +290,14 @@ static const struct mc_comm_ops self_ops = {
 
 mc_status mc_comm_self_create(const struct mc_comm_cfg *cfg, struct mc_comm **c, struct mc_err *err)
 {
+    const char *name = cfg->name ? cfg->name : "self";
     if (cfg->size != 1 || cfg->me != 0)
-        return mc_err_set(err, MC_E_BUG, "group %s: member %d of %d is not alone",
-                          cfg->name ? cfg->name : "?", cfg->me, cfg->size);
+        return mc_err_set(err, MC_E_BUG, "group %s: member %d of %d is not alone", name, cfg->me,
+                          cfg->size);
     struct self *s = mc_alloc(sizeof *s, "communicator");
     if (!s)
-        return mc_err_set(err, MC_E_NOMEM, "no memory for the communicator of group %s",
-                          cfg->name ? cfg->name : "?");
-    snprintf(s->name, sizeof s->name, "%s", cfg->name ? cfg->name : "self");
+        return mc_err_set(err, MC_E_NOMEM, "no memory for the communicator of group %s", name);
+    snprintf(s->name, sizeof s->name, "%s", name);
     s->rank = cfg->ranks ? cfg->ranks[0] : 0;
     s->base.ops = &self_ops;
     s->base.cfg = *cfg;
