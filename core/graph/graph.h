@@ -9,10 +9,15 @@
  * layer 0, 1, ..., head: a layer is one contiguous bucket. The gradient buffer has the same layout.
  * A parameter used twice has one accumulator per use; extra ones live in `extra_grads`. I3  A value
  * that crosses from forward to backward is in a *slot* (one per microbatch in flight); all else is
- * in `temp`. I4  Any parameter, plan or name is a function of the recipe and the mode, never of
- * ranks' order or time. */
+ * in `temp`. I4  Any parameter, plan or name is a function of the recipe, the mode and the sizes of
+ * the mesh, never of ranks' order or time; offsets and bytes are the same on all its ranks. I5  On
+ * a mesh a rank holds a *box* of each parameter; what is meant is the logical tensor, always. I6  A
+ * pass allocates nothing. A collective that fails ends the pass; its error is kept, and every later
+ * call returns it until the graph is bound anew. */
 #pragma once
 #include "op.h"
+
+struct mc_mesh; /* core/par/mesh.h */
 
 enum mc_graph_mode {
     MC_GRAPH_TRAIN, /* forward + backward */
@@ -27,7 +32,8 @@ struct mc_graph_cfg {
     int has_stem, has_head;
     int slots;               /* microbatches in flight, TRAIN: >= 1 */
     int threads;             /* of the pool: attention scratch */
-    int axis_size[MC_NAXES]; /* mesh sizes; 1 everywhere on one rank */
+    int axis_size[MC_NAXES]; /* mesh sizes; 0 or 1: the axis is not there */
+    int coord[MC_NAXES];     /* this rank's place on each axis */
 };
 struct mc_param {
     char name[MC_NAME_MAX]; /* "layers.3.attn.q.weight" */
@@ -36,14 +42,21 @@ struct mc_param {
     enum mc_param_class cls;
     enum mc_init_kind init;
     double std;
-    int64_t count;  /* elements here */
-    int64_t offset; /* elements from the start of the flat buffer; 64-byte aligned unless fused with
-                       its predecessor */
-    int layer;      /* -1 stem, layers: head */
+    struct mc_box box; /* what this rank holds, row-major; empty where a padded vocabulary ended */
+    int64_t count;     /* elements of the box */
+    int64_t stored; /* elements taken in the flat buffer: count, then padding. Padding is zero and
+                       its gradient is zero: it may be updated, it is never counted */
+    int64_t offset; /* elements from the start of the flat buffer; 64-byte aligned unless fused
+                       with its predecessor */
+    int owned; /* 1 on exactly one of the ranks of a tp group that hold the same box: it counts it
+                  in norms, hashes and checkpoints. Replicas over dp and cp are not told apart */
+    int layer; /* -1 stem, layers: head */
     int nuses;
-    unsigned grad_sum_axes; /* bit a: on a mesh the gradient here is a partial sum over axis a */
-    int64_t extra_offset;   /* elements in extra_grads of use 1, 2 ... (nuses - 1 consecutive blocks
-                               of count) */
+    unsigned
+        grad_sum_axes;    /* bit a: after backward the gradient here is a partial sum over those
+                             ranks of axis a that hold the same box; mc_graph_finish_grads() adds */
+    int64_t extra_offset; /* elements in extra_grads of use 1, 2 ... (nuses - 1 consecutive blocks
+                             of stored) */
 };
 struct mc_graph_memory { /* bytes; each becomes one arena of exactly that size */
     size_t params, grads, extra_grads, slot /* one */, slots /* all */, temp, tables, kv;
@@ -56,11 +69,17 @@ void mc_graph_destroy(struct mc_graph *g);
 const struct mc_graph_memory *mc_graph_memory(const struct mc_graph *g);
 int mc_graph_nparams(const struct mc_graph *g);
 const struct mc_param *mc_graph_param(const struct mc_graph *g, int i); /* in storage order */
-int64_t mc_graph_flat_count(
-    const struct mc_graph *g); /* elements of the flat buffer, gaps included (gaps are zero) */
-int64_t mc_graph_param_count(const struct mc_graph *g); /* logical elements, each once */
-double mc_graph_flops(const struct mc_graph *g, int64_t b,
-                      int64_t t); /* forward + backward of one microbatch, recompute not counted */
+/* Elements of the flat buffer, gaps included (gaps are zero). */
+int64_t mc_graph_flat_count(const struct mc_graph *g);
+/* Logical elements, each once. */
+int64_t mc_graph_param_count(const struct mc_graph *g);
+/* Buckets: the stem, each layer, the head, as far as this stage has them; in storage order, next to
+ * each other, they cover the flat buffer. A tied head's weight is in the stem's. */
+int mc_graph_nbuckets(const struct mc_graph *g);
+void mc_graph_bucket(const struct mc_graph *g, int bucket, int64_t *offset, int64_t *count);
+/* Operations of one microbatch of b sequences of t tokens, this rank's part of them: forward +
+ * backward (TRAIN), recomputation not counted. */
+double mc_graph_flops(const struct mc_graph *g, int64_t b, int64_t t);
 /* A table for people: node, op, shapes, buffer, lifetime; one line per node. */
 void mc_graph_print(const struct mc_graph *g, void (*line)(void *, const char *), void *arg);
 
@@ -68,29 +87,43 @@ struct mc_graph_buffers {
     void *params, *grads, *extra_grads, *slots, *temp, *tables, *kv;
 };
 /* Points every view into the buffers and fills `tables` (rope). dtype of everything: kern->dtype.
- */
+ * mesh: its axes have the sizes and this rank the place that the graph was built for; borrowed.
+ * NULL: one rank. */
 mc_status mc_graph_bind(struct mc_graph *g, const struct mc_kern_ops *kern, struct mc_pool *pool,
-                        const struct mc_graph_buffers *buf, struct mc_err *err);
-/* Initial weights of all parameters: Philox keyed by (seed, name), identical bits on every layout.
- * `params`: flat host buffer. */
+                        const struct mc_graph_buffers *buf, const struct mc_mesh *mesh,
+                        struct mc_err *err);
+/* Initial weights of this rank's boxes: Philox keyed by (seed, name, logical index), identical bits
+ * on every layout. `params`: flat host buffer. */
 void mc_graph_init_params(const struct mc_graph *g, uint64_t seed, enum mc_dtype dtype,
                           void *params);
 
-struct mc_microbatch {
-    int64_t b, t;               /* <= bound */
-    const int32_t *tokens;      /* [b*t] */
-    const int32_t *targets;     /* [b*t]; -1: masked. NULL in INFER */
-    const int64_t *logical_row; /* [b*t]; NULL when no dropout */
+/* Told of buckets while a pass runs, by the thread that runs it. Either may be NULL. */
+struct mc_graph_watch {
+    void *arg;
+    /* forward: bucket's parameters are about to be read for the first time; once for each bucket */
+    mc_status (*need)(void *arg, int bucket, struct mc_err *err);
+    /* backward: the last addition to bucket's gradients is done; once for each bucket */
+    mc_status (*done)(void *arg, int bucket, struct mc_err *err);
 };
-/* TRAIN and EVAL: adds the sum of token losses (fp64) to *loss_sum. */
-void mc_graph_forward(struct mc_graph *g, int slot, const struct mc_microbatch *mb, int64_t step,
-                      double *loss_sum);
+struct mc_microbatch {
+    int64_t b, t;                       /* <= bound */
+    const int32_t *tokens;              /* [b*t] */
+    const int32_t *targets;             /* [b*t]; -1: masked. NULL in INFER */
+    const int64_t *logical_row;         /* [b*t]; NULL when no dropout */
+    const struct mc_graph_watch *watch; /* NULL: nobody */
+};
+/* TRAIN and EVAL: adds the sum of token losses (fp64) to *loss_sum. All ranks of a tp group are
+ * given the same microbatch and get the same sum, each the whole of it. */
+mc_status mc_graph_forward(struct mc_graph *g, int slot, const struct mc_microbatch *mb,
+                           int64_t step, double *loss_sum, struct mc_err *err);
 /* Adds to grads / extra_grads. scale = 1/N. Same slot, same mb. */
-void mc_graph_backward(struct mc_graph *g, int slot, const struct mc_microbatch *mb, int64_t step,
-                       double scale);
-/* INFER: feeds t tokens at positions pos0..; returns logits of the last row, [vocab] real, valid
- * until the next call. */
-const void *mc_graph_infer(struct mc_graph *g, const int32_t *tokens, int64_t t, int64_t pos0);
+mc_status mc_graph_backward(struct mc_graph *g, int slot, const struct mc_microbatch *mb,
+                            int64_t step, double scale, struct mc_err *err);
+/* INFER: feeds t tokens at positions pos0..; gives logits of the last row, real, of the whole
+ * vocabulary on every rank, valid until the next call. */
+mc_status mc_graph_infer(struct mc_graph *g, const int32_t *tokens, int64_t t, int64_t pos0,
+                         const void **logits, struct mc_err *err);
 void mc_graph_zero_grads(struct mc_graph *g);
-/* After the last microbatch: grads += extra uses, in use order. Once per step. */
-void mc_graph_finish_grads(struct mc_graph *g);
+/* After bucket's last addition, once a step: grads += extra uses, in use order; then the sums over
+ * grad_sum_axes. All ranks of a tp group finish their buckets in the same order. */
+mc_status mc_graph_finish_grads(struct mc_graph *g, int bucket, struct mc_err *err);

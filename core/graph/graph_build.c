@@ -197,8 +197,11 @@ static mc_status add_param(struct mc_graph *g, const char *name, int layer,
         if (__builtin_mul_overflow(p->count, n, &p->count) || p->count > INT64_C(1) << 48)
             return mc_err_set(err, MC_E_RECIPE, "%s has more elements than 2^48", name);
     }
+    p->box = mc_box_whole(&p->shape);
+    p->stored = p->count;
+    p->owned = 1;
     p->offset = (g->flat + align - 1) / align * align;
-    g->flat = p->offset + p->count;
+    g->flat = p->offset + p->stored;
     if (enter_param(g, g->nparams) < 0)
         return mc_graph_nomem(err);
     *index = g->nparams++;
@@ -627,6 +630,7 @@ static mc_status blocks(struct mc_graph *g, int *v, struct mc_err *err)
         if (b < 0 || b >= m->nblocks)
             return mc_err_set(err, MC_E_RECIPE, "model: layer %d uses block %d of %d", l, b,
                               m->nblocks);
+        MC_TRY(mc_graph_open_bucket(g, err));
         MC_TRY(expand_func(g, &m->block[b], l, *v, v, err));
         if (g->value[*v].cols != before)
             return mc_err_set(err, MC_E_RECIPE,
@@ -646,6 +650,7 @@ static mc_status build_nodes(struct mc_graph *g, struct mc_err *err)
     MC_TRY(mc_graph_add_value(g, g->cfg.has_stem ? 0 : m->hidden, &whole, -1, 0, &v, err));
     g->in_value = v;
     if (g->cfg.has_stem) {
+        MC_TRY(mc_graph_open_bucket(g, err));
         MC_TRY(expand_func(g, &m->stem, -1, v, &v, err));
         if (g->value[v].cols == 0)
             return mc_err_set(err, MC_E_RECIPE,
@@ -658,14 +663,16 @@ static mc_status build_nodes(struct mc_graph *g, struct mc_err *err)
                           (long long)g->value[v].cols, (long long)m->hidden);
     MC_TRY(settle_stream(g, -1, &v, err));
     MC_TRY(blocks(g, &v, err));
-    if (g->cfg.has_head)
+    if (g->cfg.has_head) {
+        MC_TRY(mc_graph_open_bucket(g, err));
         MC_TRY(head(g, &v, err));
+    }
+    mc_graph_close_bucket(g);
     g->out_value = v;
-    g->flat = (g->flat + MC_PARAM_ALIGN - 1) / MC_PARAM_ALIGN * MC_PARAM_ALIGN;
     for (int i = 0; i < g->nparams && g->cfg.mode == MC_GRAPH_TRAIN; i++)
         if (g->param[i].nuses > 1) {
             g->param[i].extra_offset = g->extra;
-            g->extra += (g->param[i].nuses - 1) * g->param[i].count;
+            g->extra += (g->param[i].nuses - 1) * g->param[i].stored;
             g->extra = (g->extra + MC_PARAM_ALIGN - 1) / MC_PARAM_ALIGN * MC_PARAM_ALIGN;
         }
     return MC_OK;
@@ -724,6 +731,7 @@ mc_status mc_graph_build_opt(const struct mc_graph_cfg *cfg, const struct mc_gra
     g->grad_elem = g->elem < 4 ? 4 : g->elem; /* bf16: gradients in fp32 */
     MC_TRY_GOTO(st, build_nodes(g, err), fail);
     MC_TRY_GOTO(st, mc_graph_plan(g, err), fail);
+    MC_TRY_GOTO(st, mc_graph_moments(g, err), fail);
     *out = g;
     return MC_OK;
 fail:
@@ -744,6 +752,8 @@ void mc_graph_destroy(struct mc_graph *g)
     mc_free(g->value);
     mc_free(g->param);
     mc_free(g->param_at);
+    mc_free(g->bucket);
+    mc_free(g->need); /* done is its second half */
     mc_free(g->step);
     mc_free(g->piece);
     mc_free(g->store);

@@ -4,9 +4,10 @@
  * bind turns offsets into pointers; a change of slot turns them again (a loop over steps, no
  * allocation). I2  bind refuses what this version cannot run: a mesh of more than one rank, or a
  * stage without stem or head. I3  Gradient accumulators are only added to; mc_graph_zero_grads()
- * starts a step. I4  Extra uses of a parameter are added to its gradient in use order, once, after
- * the last microbatch. Buffers belong to the caller and are as large as mc_graph_memory() says. One
- * thread drives a graph; kernels use the pool. */
+ * starts a step. I4  What a pass's watch is told comes at ticks that the plan fixed. I5  A step
+ * that fails (a collective, or the watch) is the last: the error is kept and given until the next
+ * bind. Buffers belong to the caller and are as large as mc_graph_memory() says. One thread drives
+ * a graph; kernels use the pool. */
 #include <string.h>
 #include "graph_int.h"
 
@@ -67,7 +68,7 @@ static void point_params(struct mc_graph *g)
                 gn->use[k] == 0
                     ? at(g->buf.grads, (size_t)p->offset, g->grad_elem)
                     : at(g->buf.extra_grads,
-                         (size_t)(p->extra_offset + (gn->use[k] - 1) * p->count), g->grad_elem);
+                         (size_t)(p->extra_offset + (gn->use[k] - 1) * p->stored), g->grad_elem);
         }
         if (gn->table >= 0) {
             const struct mc_table *tb = &g->table[gn->table];
@@ -84,7 +85,8 @@ static void point_params(struct mc_graph *g)
 }
 
 mc_status mc_graph_bind(struct mc_graph *g, const struct mc_kern_ops *kern, struct mc_pool *pool,
-                        const struct mc_graph_buffers *buf, struct mc_err *err)
+                        const struct mc_graph_buffers *buf, const struct mc_mesh *mesh,
+                        struct mc_err *err)
 {
     for (int a = 0; a < MC_NAXES; a++)
         if (g->cfg.axis_size[a] > 1) /* I2 */
@@ -107,6 +109,8 @@ mc_status mc_graph_bind(struct mc_graph *g, const struct mc_kern_ops *kern, stru
     g->kern = kern;
     g->pool = pool;
     g->buf = *buf;
+    g->mesh = mesh;
+    mc_err_clear(&g->failed);
     mc_graph_fill_tables(g);
     point_params(g);
     mc_graph_resolve(g, 0);
@@ -131,28 +135,60 @@ static void sum_or_copy(const struct mc_step *s, const struct mc_op_ctx *cx)
     cx->kern->add(cx->pool, &a);
 }
 
-static void run(struct mc_graph *g, int from, int end, struct mc_op_ctx *cx)
+/* What is told when step t is about to run (need) or has run (done); *k walks m in step. */
+static void tell(struct mc_graph *g, const struct mc_graph_watch *w, const struct mc_moment *m,
+                 int *k, int t)
 {
-    for (int t = from; t < end; t++) {
-        const struct mc_step *s = &g->step[t];
+    mc_status (*fn)(void *, int, struct mc_err *) = m == g->need ? w->need : w->done;
+    for (; *k < g->nbuckets && m[*k].tick <= t && g->failed.code == MC_OK; ++*k) {
+        mc_status st = fn ? fn(w->arg, m[*k].bucket, &g->failed) : MC_OK;
+        if (st != MC_OK && g->failed.code == MC_OK) /* it said no more than that */
+            mc_err_set(&g->failed, st, "a pass over the graph was ended by its watch");
+    }
+}
+
+mc_status mc_graph_failed(const struct mc_graph *g, struct mc_err *err)
+{
+    if (err && err->code == MC_OK)
+        *err = g->failed;
+    return g->failed.code;
+}
+
+static void run_step(struct mc_graph *g, const struct mc_step *s, struct mc_op_ctx *cx)
+{
+    if (s->kind != MC_STEP_VERB) {
+        sum_or_copy(s, cx);
+        return;
+    }
+    const struct mc_op *op = s->n.op;
+    struct mc_extent e = cx->e;
+    if (g->node[s->gnode].one_row)
+        cx->e = (struct mc_extent){.b = 1, .t = 1, .pos0 = e.pos0 + e.t - 1};
+    if (s->verb == MC_FORWARD)
+        op->forward(&s->n, cx);
+    else if (s->verb == MC_BACKWARD_WEIGHT)
+        op->backward_weight(&s->n, cx);
+    else
+        op->backward_input(&s->n, cx);
+    cx->e = e;
+}
+
+/* Steps [from, end) (I4, I5). */
+static mc_status run(struct mc_graph *g, int from, int end, struct mc_op_ctx *cx,
+                     const struct mc_graph_watch *w, struct mc_err *err)
+{
+    int k = 0;
+    for (int t = from; t < end && g->failed.code == MC_OK; t++) {
         if (g->probe)
             g->probe(g->probe_arg, t);
-        if (s->kind != MC_STEP_VERB) {
-            sum_or_copy(s, cx);
-            continue;
-        }
-        const struct mc_op *op = s->n.op;
-        struct mc_extent e = cx->e;
-        if (g->node[s->gnode].one_row)
-            cx->e = (struct mc_extent){.b = 1, .t = 1, .pos0 = e.pos0 + e.t - 1};
-        if (s->verb == MC_FORWARD)
-            op->forward(&s->n, cx);
-        else if (s->verb == MC_BACKWARD_WEIGHT)
-            op->backward_weight(&s->n, cx);
-        else
-            op->backward_input(&s->n, cx);
-        cx->e = e;
+        if (w && from == 0)
+            tell(g, w, g->need, &k, t);
+        if (g->failed.code == MC_OK)
+            run_step(g, &g->step[t], cx);
+        if (w && from > 0)
+            tell(g, w, g->done, &k, t);
     }
+    return mc_graph_failed(g, err);
 }
 
 /* Where each row's document begins, for nodes that ask: after an EOS, and with the sample. Forward
@@ -195,8 +231,8 @@ static struct mc_op_ctx context(const struct mc_graph *g, const struct mc_microb
                               .train = g->cfg.mode == MC_GRAPH_TRAIN};
 }
 
-void mc_graph_forward(struct mc_graph *g, int slot, const struct mc_microbatch *mb, int64_t step,
-                      double *loss_sum)
+mc_status mc_graph_forward(struct mc_graph *g, int slot, const struct mc_microbatch *mb,
+                           int64_t step, double *loss_sum, struct mc_err *err)
 {
     struct mc_op_ctx cx = context(g, mb, step, 0);
     MC_ASSERT(g->cfg.mode != MC_GRAPH_INFER && slot >= 0 &&
@@ -204,63 +240,31 @@ void mc_graph_forward(struct mc_graph *g, int slot, const struct mc_microbatch *
     cx.loss_sum = loss_sum;
     if (slot != g->slot)
         mc_graph_resolve(g, slot); /* I1 */
-    run(g, 0, g->nforward, &cx);
+    return run(g, 0, g->nforward, &cx, mb->watch, err);
 }
 
-void mc_graph_backward(struct mc_graph *g, int slot, const struct mc_microbatch *mb, int64_t step,
-                       double scale)
+mc_status mc_graph_backward(struct mc_graph *g, int slot, const struct mc_microbatch *mb,
+                            int64_t step, double scale, struct mc_err *err)
 {
     struct mc_op_ctx cx = context(g, mb, step, 0);
     MC_ASSERT(g->cfg.mode == MC_GRAPH_TRAIN && slot >= 0 && slot < g->cfg.slots);
     cx.loss_scale = scale;
     if (slot != g->slot)
         mc_graph_resolve(g, slot);
-    run(g, g->nforward, g->nsteps, &cx);
+    return run(g, g->nforward, g->nsteps, &cx, mb->watch, err);
 }
 
-const void *mc_graph_infer(struct mc_graph *g, const int32_t *tokens, int64_t t, int64_t pos0)
+mc_status mc_graph_infer(struct mc_graph *g, const int32_t *tokens, int64_t t, int64_t pos0,
+                         const void **logits, struct mc_err *err)
 {
     struct mc_microbatch mb = {.b = 1, .t = t, .tokens = tokens};
-    struct mc_view logits;
+    struct mc_view out;
     MC_ASSERT(g->cfg.mode == MC_GRAPH_INFER && pos0 >= 0 && pos0 + t <= g->cfg.bound.t);
     struct mc_op_ctx cx = context(g, &mb, 0, pos0);
-    run(g, 0, g->nforward, &cx);
-    view(g, 0, g->out_piece, &logits, NULL);
-    return logits.p;
-}
-
-/* -- Gradients -------------------------------------------------------------------------------- */
-
-void mc_graph_zero_grads(struct mc_graph *g)
-{
-    memset(g->buf.grads, 0, g->mem.grads);
-    if (g->mem.extra_grads)
-        memset(g->buf.extra_grads, 0, g->mem.extra_grads);
-}
-
-void mc_graph_finish_grads(struct mc_graph *g)
-{
-    for (int i = 0; i < g->nparams; i++) {
-        const struct mc_param *p = &g->param[i];
-        void *sum = at(g->buf.grads, (size_t)p->offset, g->grad_elem);
-        for (int u = 1; u < p->nuses; u++) { /* I4 */
-            const void *use = at(g->buf.extra_grads, (size_t)(p->extra_offset + (u - 1) * p->count),
-                                 g->grad_elem);
-            /* one row of a matrix each, so that the pool has rows to share */
-            int64_t c = p->shape.nd > 1 ? p->count / p->shape.dim[0] : p->count;
-            struct mc_add a = {.m = p->count / c,
-                               .c = c,
-                               .x = sum,
-                               .ldx = c,
-                               .y = use,
-                               .ldy = c,
-                               .z = sum,
-                               .ldz = c,
-                               .ax = 1,
-                               .ay = 1};
-            g->kern->add(g->pool, &a);
-        }
-    }
+    MC_TRY(run(g, 0, g->nforward, &cx, NULL, err));
+    view(g, 0, g->out_piece, &out, NULL);
+    *logits = out.p;
+    return MC_OK;
 }
 
 /* -- Work ------------------------------------------------------------------------------------- */

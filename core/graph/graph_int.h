@@ -98,6 +98,13 @@ struct mc_table {
     int64_t half;
     size_t offset; /* elements: cos, then sin, [bound.t, half] each */
 };
+struct mc_bucket {
+    int64_t offset, count; /* elements of the flat buffer */
+    int param, nparams;    /* its parameters: a run of the storage order */
+};
+struct mc_moment { /* when a bucket is needed, or done */
+    int tick, bucket;
+};
 struct mc_graph_opt { /* for tests: what changes speed and memory but may not change numbers */
     int no_fuse, no_inplace;
 };
@@ -116,6 +123,9 @@ struct mc_graph {
     int nparams, cap_params;
     int *param_at, cap_param_at; /* [power of 2] by hash of the name: index + 1, 0 free */
     int64_t flat, extra, kv_elems, table_elems;
+    struct mc_bucket *bucket;      /* [nbuckets] */
+    struct mc_moment *need, *done; /* [nbuckets], ticks ascending; done: TRAIN */
+    int nbuckets, cap_buckets;
     struct mc_table table[MC_MAX_TABLES];
     int ntables;
     int documents;        /* some node reads cx->start */
@@ -137,7 +147,9 @@ struct mc_graph {
     const struct mc_kern_ops *kern;
     struct mc_pool *pool;
     struct mc_graph_buffers buf;
-    int slot; /* whose pointers the steps hold; -1: none */
+    const struct mc_mesh *mesh;
+    int slot;             /* whose pointers the steps hold; -1: none */
+    struct mc_err failed; /* the first error of a pass; code 0: none */
     /* tests: called before each step with its tick; NULL in use */
     void (*probe)(void *arg, int tick);
     void *probe_arg;
@@ -166,6 +178,13 @@ mc_status mc_graph_plan(struct mc_graph *g, struct mc_err *err);
 mc_status mc_graph_place(struct mc_graph *g, struct mc_err *err); /* stores and offsets */
 void mc_graph_fill_tables(const struct mc_graph *g);
 void mc_graph_resolve(struct mc_graph *g, int slot);
+
+/* ---- graph_bucket.c, graph_exec.c ---- */
+/* Parameters made from here on belong to a new bucket; close ends the last one. */
+mc_status mc_graph_open_bucket(struct mc_graph *g, struct mc_err *err);
+void mc_graph_close_bucket(struct mc_graph *g);
+mc_status mc_graph_moments(struct mc_graph *g, struct mc_err *err);      /* need, done */
+mc_status mc_graph_failed(const struct mc_graph *g, struct mc_err *err); /* its kept error */
 
 /* ---- op_table.c, for graph_build.c and the rows ---- */
 mc_status mc_op_check_attrs(const struct mc_op *op, const struct mc_call *c, struct mc_err *err);

@@ -36,7 +36,7 @@ mc_status mc_eval_sum(const struct mc_eval_job *job, struct mc_eval_sum *sum, st
         }
         struct mc_microbatch mb = {
             .b = b, .t = job->seq, .tokens = job->tokens, .targets = job->targets};
-        mc_graph_forward(job->graph, 0, &mb, 0, &s.loss_sum);
+        MC_TRY(mc_graph_forward(job->graph, 0, &mb, 0, &s.loss_sum, err));
         s.samples += b;
         if (job->each)
             job->each(job->arg, s.samples);

@@ -124,7 +124,7 @@ mc_status mc_session_generate(struct mc_session *s, const struct mc_generate_cfg
     uint64_t key = mc_rng_key(cfg->seed, "generate");
     const void *out = NULL;
     if (st == MC_OK && cfg->max_tokens > 0)
-        out = mc_graph_infer(g, prompt, n, 0);
+        st = mc_graph_infer(g, prompt, n, 0, &out, err);
     int64_t pos = n;
     while (st == MC_OK && made < cfg->max_tokens) {
         st = to_doubles(s, out, logit, err);
@@ -139,7 +139,7 @@ mc_status mc_session_generate(struct mc_session *s, const struct mc_generate_cfg
             break;
         if (pos >= s->recipe->model.seq) /* I3 */
             break;
-        out = mc_graph_infer(g, &id, 1, pos);
+        st = mc_graph_infer(g, &id, 1, pos, &out, err);
         pos++;
     }
     mc_free(scratch);

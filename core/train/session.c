@@ -63,7 +63,7 @@ mc_status mc_session_graph(struct mc_session *s, enum mc_graph_mode mode, struct
                                      .temp = a[MC_SESSION_TEMP].base,
                                      .tables = a[MC_SESSION_TABLES].base,
                                      .kv = a[MC_SESSION_KV].base};
-        MC_TRY(mc_graph_bind(g, s->kern, s->pool, &b, err));
+        MC_TRY(mc_graph_bind(g, s->kern, s->pool, &b, NULL, err));
     }
     *out = s->graph[mode];
     return MC_OK;

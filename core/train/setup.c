@@ -79,12 +79,12 @@ static mc_status bind_graphs(struct mc_trainer *t, struct mc_err *err)
         .temp = t->arena[MC_ARENA_TEMP].base,
         .tables = t->arena[MC_ARENA_TABLES].base,
     };
-    MC_TRY(mc_graph_bind(t->graphs.train, t->kern, t->pool, &b, err));
+    MC_TRY(mc_graph_bind(t->graphs.train, t->kern, t->pool, &b, NULL, err));
     if (t->graphs.eval) {
         b.grads = b.extra_grads = NULL;
         b.slots = t->arena[MC_ARENA_EVAL_SLOTS].base;
         b.tables = t->arena[MC_ARENA_EVAL_TABLES].base;
-        MC_TRY(mc_graph_bind(t->graphs.eval, t->kern, t->pool, &b, err));
+        MC_TRY(mc_graph_bind(t->graphs.eval, t->kern, t->pool, &b, NULL, err));
     }
     struct mc_optim_buffers ob = {.params = t->arena[MC_ARENA_PARAMS].base,
                                   .grads = t->arena[MC_ARENA_GRADS].base,

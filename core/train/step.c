@@ -62,12 +62,12 @@ mc_status mc_step_begin(struct mc_trainer *t, struct mc_err *err)
     return MC_OK;
 }
 
-void mc_step_microbatch(struct mc_trainer *t, int64_t first)
+mc_status mc_step_microbatch(struct mc_trainer *t, int64_t first, struct mc_err *err)
 {
     struct mc_step *s = &t->step;
     int64_t seq = t->recipe->model.seq, b = t->recipe->batch.micro;
     if (s->valid == 0) /* I1 */
-        return;
+        return MC_OK;
     if (b > s->global - first)
         b = s->global - first;
     for (int64_t i = 0; i < b; i++)
@@ -78,9 +78,10 @@ void mc_step_microbatch(struct mc_trainer *t, int64_t first)
                                .tokens = t->batch.tokens + first * seq,
                                .targets = t->batch.targets + first * seq,
                                .logical_row = t->batch.row};
-    mc_graph_forward(t->graphs.train, 0, &mb, s->after.steps, &s->loss_sum);
-    mc_graph_backward(t->graphs.train, 0, &mb, s->after.steps, 1.0 / (double)s->valid);
+    MC_TRY(mc_graph_forward(t->graphs.train, 0, &mb, s->after.steps, &s->loss_sum, err));
+    MC_TRY(mc_graph_backward(t->graphs.train, 0, &mb, s->after.steps, 1.0 / (double)s->valid, err));
     beat(t);
+    return MC_OK;
 }
 
 void mc_step_abandon(struct mc_trainer *t)
@@ -172,7 +173,8 @@ mc_status mc_step_judge(struct mc_trainer *t, struct mc_err *err)
     struct mc_books *b = &t->books;
     const struct mc_anomaly_cfg *rule = &t->recipe->anomaly;
     if (s->valid > 0) {
-        mc_graph_finish_grads(t->graphs.train);
+        for (int k = 0; k < mc_graph_nbuckets(t->graphs.train); k++)
+            MC_TRY(mc_graph_finish_grads(t->graphs.train, k, err));
         s->norm = mc_optim_grad_norm(t->optim);
         s->loss = s->loss_sum / (double)s->valid;
     } else { /* I1 */

@@ -163,7 +163,7 @@ mc_status mc_trainer_held(struct mc_trainer *t, int at_once, struct mc_err *err)
 
 /* ---- step.c ---- */
 mc_status mc_step_begin(struct mc_trainer *t, struct mc_err *err);
-void mc_step_microbatch(struct mc_trainer *t, int64_t first);
+mc_status mc_step_microbatch(struct mc_trainer *t, int64_t first, struct mc_err *err);
 void mc_step_abandon(struct mc_trainer *t);
 mc_status mc_step_judge(struct mc_trainer *t, struct mc_err *err);
 void mc_step_update(struct mc_trainer *t);

@@ -67,7 +67,7 @@ static mc_status loop(struct mc_trainer *t, struct mc_err *err)
                 (void)stop_wanted(t);
                 return MC_OK;
             }
-            mc_step_microbatch(t, first);
+            MC_TRY(mc_step_microbatch(t, first, err));
         }
         MC_TRY(mc_step_judge(t, err));
         mc_step_update(t);

@@ -78,7 +78,7 @@ static double logits_differ(const struct model *m, const struct reference *ref,
         int p = r % T;
         const int32_t *row = tokens + r / T * T;
         const void *got =
-            one_by_one ? mc_graph_infer(f.g, row + p, 1, p) : mc_graph_infer(f.g, row, p + 1, 0);
+            one_by_one ? infer(f.g, row + p, 1, p) : infer(f.g, row, p + 1, 0);
         for (int j = 0; j < V; j++) {
             double want = (double)ref->x[r * V + j];
             diff += pow(get(&f, got, j) - want, 2);

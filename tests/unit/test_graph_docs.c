@@ -46,7 +46,7 @@ static void losses(struct rig *r, const int32_t *tokens, int64_t t, double *loss
     for (int64_t p = 0; p < t; p++) {
         targets[p] = 7;
         loss[p] = 0;
-        mc_graph_forward(r->g, 0, &mb, 0, &loss[p]);
+        pass_ok(mc_graph_forward(r->g, 0, &mb, 0, &loss[p], NULL));
         targets[p] = -1;
     }
 }
@@ -128,22 +128,22 @@ static void sequences_and_slots_do_not_mix(void **st)
     struct mc_microbatch ma = {.b = 2, .t = 40, .tokens = a, .targets = ta};
     struct mc_microbatch mb = {.b = 2, .t = 40, .tokens = b, .targets = tb};
     mc_graph_zero_grads(r.g);
-    mc_graph_forward(r.g, 0, &ma, 0, &sum);
-    mc_graph_backward(r.g, 0, &ma, 0, 1);
+    pass_ok(mc_graph_forward(r.g, 0, &ma, 0, &sum, NULL));
+    pass_ok(mc_graph_backward(r.g, 0, &ma, 0, 1, NULL));
     kept = mc_alloc(flat, "test");
     memcpy(kept, r.b.grads, flat);
     mc_graph_zero_grads(r.g);
-    mc_graph_forward(r.g, 0, &ma, 0, &sum);
-    mc_graph_forward(r.g, 1, &mb, 0, &sum);
-    mc_graph_backward(r.g, 0, &ma, 0, 1);
+    pass_ok(mc_graph_forward(r.g, 0, &ma, 0, &sum, NULL));
+    pass_ok(mc_graph_forward(r.g, 1, &mb, 0, &sum, NULL));
+    pass_ok(mc_graph_backward(r.g, 0, &ma, 0, 1, NULL));
     assert_memory_equal(kept, r.b.grads, flat);
     for (int i = 0; i < 40; i++) /* the second sequence's losses alone, before and after */
         ta[i] = -1;
     double one = 0, two = 0;
-    mc_graph_forward(r.g, 0, &ma, 0, &one);
+    pass_ok(mc_graph_forward(r.g, 0, &ma, 0, &one, NULL));
     a[39] = EOS;
     a[38] = 1;
-    mc_graph_forward(r.g, 0, &ma, 0, &two);
+    pass_ok(mc_graph_forward(r.g, 0, &ma, 0, &two, NULL));
     assert_true(one == two && one > 0);
     mc_free(kept);
     rig_close(&r);

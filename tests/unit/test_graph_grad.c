@@ -31,7 +31,7 @@ static void make_batch(struct batch *x, int64_t b, int64_t t, int64_t vocab)
 static double loss_of(struct rig *r, const struct batch *x)
 {
     double sum = 0;
-    mc_graph_forward(r->g, 0, &x->mb, 5, &sum);
+    pass_ok(mc_graph_forward(r->g, 0, &x->mb, 5, &sum, NULL));
     return sum / (double)x->n;
 }
 
@@ -178,10 +178,10 @@ static void all_targets_masked_gives_zero_loss_and_gradients(void **st)
         x.targets[i] = -1;
     formula_weights(&r);
     double sum = 0;
-    mc_graph_forward(r.g, 0, &x.mb, 1, &sum);
+    pass_ok(mc_graph_forward(r.g, 0, &x.mb, 1, &sum, NULL));
     mc_graph_zero_grads(r.g);
-    mc_graph_backward(r.g, 0, &x.mb, 1, 1.0);
-    mc_graph_finish_grads(r.g);
+    pass_ok(mc_graph_backward(r.g, 0, &x.mb, 1, 1.0, NULL));
+    finish_all(r.g);
     assert_true(sum == 0);
     for (int64_t i = 0; i < mc_graph_flat_count(r.g); i++)
         assert_true(get(&r, r.b.grads, i) == 0);

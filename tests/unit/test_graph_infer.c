@@ -19,7 +19,7 @@ static void eval_row(struct rig *r, int32_t *tokens, int p, double *logp)
         double sum = 0;
         memset(targets, -1, sizeof targets);
         targets[p] = y;
-        mc_graph_forward(r->g, 0, &mb, 0, &sum);
+        pass_ok(mc_graph_forward(r->g, 0, &mb, 0, &sum, NULL));
         logp[y] = -sum;
     }
 }
@@ -61,18 +61,17 @@ static void infer_equals_eval_at_every_position(void **st)
         for (int p = 0; p < T; p++)
             eval_row(&e, tokens, p, logp[p]);
         for (int p = 0; p < T; p++) /* one by one */
-            worst = fmax(worst, row_differs(&f, mc_graph_infer(f.g, tokens + p, 1, p), logp[p]));
+            worst = fmax(worst, row_differs(&f, infer(f.g, tokens + p, 1, p), logp[p]));
         for (int n = 1; n <= T; n++) { /* a prompt of n, then one by one; old caches overwritten */
             memset(f.b.kv, 0x7f, mc_graph_memory(f.g)->kv);
-            worst = fmax(worst, row_differs(&f, mc_graph_infer(f.g, tokens, n, 0), logp[n - 1]));
+            worst = fmax(worst, row_differs(&f, infer(f.g, tokens, n, 0), logp[n - 1]));
             for (int p = n; p < T; p++)
-                worst =
-                    fmax(worst, row_differs(&f, mc_graph_infer(f.g, tokens + p, 1, p), logp[p]));
+                worst = fmax(worst, row_differs(&f, infer(f.g, tokens + p, 1, p), logp[p]));
         }
         memset(f.b.kv, 0x7f, mc_graph_memory(f.g)->kv);
-        mc_graph_infer(f.g, tokens, 4, 0); /* and in pieces: 4 + 5 + 2 */
-        mc_graph_infer(f.g, tokens + 4, 5, 4);
-        worst = fmax(worst, row_differs(&f, mc_graph_infer(f.g, tokens + 9, 2, 9), logp[10]));
+        infer(f.g, tokens, 4, 0); /* and in pieces: 4 + 5 + 2 */
+        infer(f.g, tokens + 4, 5, 4);
+        worst = fmax(worst, row_differs(&f, infer(f.g, tokens + 9, 2, 9), logp[10]));
         print_message("  %s: worst %.1e\n", mc_dtype_name(m->r.precision), worst);
         assert_true(worst <= tol);
         assert_int_equal(mc_graph_memory(f.g)->grads, 0);

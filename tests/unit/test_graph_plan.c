@@ -389,20 +389,21 @@ static void micro_batches_add_up(void **st)
         formula_weights(&c);
         double la = step_once(&a, &mb, x.n, 3);
         for (int k = 0; k < 4; k++) {
-            struct mc_microbatch p = {1, T, x.tokens + k * T, x.targets + k * T, x.row + k * T};
-            mc_graph_forward(b.g, 0, &p, 3, &sum_b);
-            mc_graph_backward(b.g, 0, &p, 3, scale);
+            struct mc_microbatch p = {1,   T, x.tokens + k * T, x.targets + k * T, x.row + k * T,
+                                      NULL};
+            pass_ok(mc_graph_forward(b.g, 0, &p, 3, &sum_b, NULL));
+            pass_ok(mc_graph_backward(b.g, 0, &p, 3, scale, NULL));
         }
-        mc_graph_finish_grads(b.g);
+        finish_all(b.g);
         struct mc_microbatch p[2];
         for (int k = 0; k < 2; k++) {
-            p[k] = (struct mc_microbatch){2, T, x.tokens + k * 2 * T, x.targets + k * 2 * T,
-                                          x.row + k * 2 * T};
-            mc_graph_forward(c.g, k, &p[k], 3, &sum_c);
+            p[k] = (struct mc_microbatch){
+                2, T, x.tokens + k * 2 * T, x.targets + k * 2 * T, x.row + k * 2 * T, NULL};
+            pass_ok(mc_graph_forward(c.g, k, &p[k], 3, &sum_c, NULL));
         }
         for (int k = 0; k < 2; k++)
-            mc_graph_backward(c.g, k, &p[k], 3, scale);
-        mc_graph_finish_grads(c.g);
+            pass_ok(mc_graph_backward(c.g, k, &p[k], 3, scale, NULL));
+        finish_all(c.g);
         assert_true(fabs(la - sum_b * scale) < 1e-13);
         assert_true(fabs(la - sum_c * scale) < 1e-13);
         assert_true(apart(&a, &b) < 1e-12);
@@ -486,17 +487,17 @@ static void planned_bytes_are_used_and_no_others(void **st)
             memset((char *)*p[k] + n[k], 0xa5, GUARD);
         }
         assert_int_equal(total, mem->total);
-        check_ok(mc_graph_bind(r.g, r.k, r.pool, &r.b, &err), &err);
+        check_ok(mc_graph_bind(r.g, r.k, r.pool, &r.b, NULL, &err), &err);
         formula_weights(&r);
         double sum = 0;
         struct mc_mem_stats before = mc_mem_stats();
         for (int s = 0; s < 5; s++) {
             mc_graph_zero_grads(r.g);
-            mc_graph_forward(r.g, 0, &mb, s, &sum);
-            mc_graph_forward(r.g, 1, &mb, s, &sum);
-            mc_graph_backward(r.g, 0, &mb, s, 1);
-            mc_graph_backward(r.g, 1, &mb, s, 1);
-            mc_graph_finish_grads(r.g);
+            pass_ok(mc_graph_forward(r.g, 0, &mb, s, &sum, NULL));
+            pass_ok(mc_graph_forward(r.g, 1, &mb, s, &sum, NULL));
+            pass_ok(mc_graph_backward(r.g, 0, &mb, s, 1, NULL));
+            pass_ok(mc_graph_backward(r.g, 1, &mb, s, 1, NULL));
+            finish_all(r.g);
         }
         assert_int_equal(mc_mem_stats().calls, before.calls); /* no allocation */
         for (int k = 0; k < 7; k++)

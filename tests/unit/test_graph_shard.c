@@ -249,7 +249,7 @@ static void a_mesh_can_be_planned_but_not_bound(void **st)
     check_ok(build(m, MC_GRAPH_TRAIN, 2, &g, &err), &err);
     check_ok(mc_pool_create(1, &pool, &err), &err);
     check_ok(mc_kern_get(MC_DEVICE_CPU, MC_F64, &k, &err), &err);
-    assert_int_equal(mc_graph_bind(g, k, pool, &b, &err), MC_E_MACHINE);
+    assert_int_equal(mc_graph_bind(g, k, pool, &b, NULL, &err), MC_E_MACHINE);
     has(err.msg, "tp = 2");
     mc_graph_destroy(g);
     mc_pool_destroy(pool);

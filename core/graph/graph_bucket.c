@@ -1,0 +1,137 @@
+/* graph_bucket.c - buckets of the flat buffers: where they lie, when a pass needs them and is done
+ * with them, and how their gradients are finished.
+ *
+ * I1  Buckets are the stem, each layer and the head, as far as the stage has them; in storage order
+ * they cover the flat buffer without overlap. I2  A parameter belongs to the bucket of the function
+ * that made it, whoever else uses it; so a tied table's bucket is done when its last use is, in
+ * backward that of the embedding. I3  Extra uses of a parameter are added in use order. Handle
+ * life; the thread that runs the graph. */
+#include <string.h>
+#include "../base/arena.h"
+#include "graph_int.h"
+
+/* -- Where ------------------------------------------------------------------------------------ */
+
+int mc_graph_nbuckets(const struct mc_graph *g)
+{
+    return g->nbuckets;
+}
+
+void mc_graph_bucket(const struct mc_graph *g, int bucket, int64_t *offset, int64_t *count)
+{
+    MC_ASSERT(bucket >= 0 && bucket < g->nbuckets);
+    *offset = g->bucket[bucket].offset;
+    *count = g->bucket[bucket].count;
+}
+
+mc_status mc_graph_open_bucket(struct mc_graph *g, struct mc_err *err)
+{
+    struct mc_bucket *b = mc_graph_room(g->bucket, g->nbuckets, &g->cap_buckets, sizeof *b);
+    if (!b)
+        return mc_graph_nomem(err);
+    g->bucket = b;
+    mc_graph_close_bucket(g);
+    g->bucket[g->nbuckets++] = (struct mc_bucket){.offset = g->flat, .param = g->nparams};
+    return MC_OK;
+}
+
+void mc_graph_close_bucket(struct mc_graph *g)
+{
+    g->flat = (g->flat + MC_PARAM_ALIGN - 1) / MC_PARAM_ALIGN * MC_PARAM_ALIGN;
+    if (g->nbuckets == 0)
+        return;
+    struct mc_bucket *b = &g->bucket[g->nbuckets - 1];
+    b->count = g->flat - b->offset;
+    b->nparams = g->nparams - b->param;
+}
+
+/* -- When ------------------------------------------------------------------------------------- */
+
+/* One moment for each bucket, at its tick[], in order of ticks; buckets in storage order where they
+ * are equal. */
+static void in_order(struct mc_moment *m, const int *tick, int n)
+{
+    for (int b = 0; b < n; b++) {
+        int at = b;
+        for (; at > 0 && m[at - 1].tick > tick[b]; at--)
+            m[at] = m[at - 1];
+        m[at] = (struct mc_moment){.tick = tick[b], .bucket = b};
+    }
+}
+
+mc_status mc_graph_moments(struct mc_graph *g, struct mc_err *err)
+{
+    int n = g->nbuckets, *of = mc_alloc((size_t)(g->nparams + 2 * n) * sizeof *of + 1, "graph");
+    if (!of)
+        return mc_graph_nomem(err);
+    int *need = of + g->nparams, *done = need + n;
+    g->need = mc_alloc((size_t)(2 * n) * sizeof *g->need + 1, "graph");
+    if (!g->need) {
+        mc_free(of);
+        return mc_graph_nomem(err);
+    }
+    g->done = g->need + n;
+    for (int b = 0; b < n; b++) {
+        need[b] = 0; /* a bucket that nobody reads */
+        done[b] = g->nforward;
+        for (int i = 0; i < g->bucket[b].nparams; i++)
+            of[g->bucket[b].param + i] = b;
+    }
+    for (int t = g->nsteps - 1; t >= 0; t--) {
+        const struct mc_step *s = &g->step[t];
+        const struct mc_gnode *gn = s->gnode >= 0 ? &g->node[s->gnode] : NULL;
+        for (int k = 0; gn && k < gn->nparams; k++) {
+            int b = of[gn->param[k]];
+            if (t < g->nforward)
+                need[b] = t;
+            else if (s->verb == MC_BACKWARD_WEIGHT && t > done[b])
+                done[b] = t; /* I2 */
+        }
+    }
+    in_order(g->need, need, n);
+    in_order(g->done, done, n);
+    mc_free(of);
+    return MC_OK;
+}
+
+/* -- Gradients -------------------------------------------------------------------------------- */
+
+void mc_graph_zero_grads(struct mc_graph *g)
+{
+    memset(g->buf.grads, 0, g->mem.grads);
+    if (g->mem.extra_grads)
+        memset(g->buf.extra_grads, 0, g->mem.extra_grads);
+}
+
+static void add_uses(struct mc_graph *g, const struct mc_param *p)
+{
+    char *sum = (char *)g->buf.grads + (size_t)p->offset * g->grad_elem;
+    const char *use = (const char *)g->buf.extra_grads + (size_t)p->extra_offset * g->grad_elem;
+    /* one row of a matrix each, so that the pool has rows to share */
+    int64_t c = p->box.nd > 1 ? p->box.n[p->box.nd - 1] : p->count;
+    for (int u = 1; u < p->nuses && p->count > 0; u++) { /* I3 */
+        struct mc_add a = {.m = p->count / c,
+                           .c = c,
+                           .x = sum,
+                           .ldx = c,
+                           .y = use,
+                           .ldy = c,
+                           .z = sum,
+                           .ldz = c,
+                           .ax = 1,
+                           .ay = 1};
+        g->kern->add(g->pool, &a);
+        use += (size_t)p->stored * g->grad_elem;
+    }
+}
+
+mc_status mc_graph_finish_grads(struct mc_graph *g, int bucket, struct mc_err *err)
+{
+    MC_ASSERT(bucket >= 0 && bucket < g->nbuckets);
+    const struct mc_bucket *b = &g->bucket[bucket];
+    if (g->failed.code != MC_OK)
+        return mc_graph_failed(g, err);
+    for (int i = b->param; i < b->param + b->nparams; i++)
+        add_uses(g, &g->param[i]);
+    return MC_OK;
+}
