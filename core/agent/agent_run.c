@@ -7,12 +7,14 @@
  *
  * I1  Ranks are forked from this, the main, thread: when it ends, by kill -9 too, the kernel kills
  *     them (spawn.c).
- * I2  Stop signals are blocked except inside ppoll, so that none falls between the look at the
- * count and the wait. I3  A rank's end is seen by its pidfd, at once; where the system has none, by
- * a poll every 20 ms. Each rank is reaped exactly once, by waitpid on its own pid. I4  The page is
- * read after the rank is dead: nobody writes to it any more. I5  What cannot be written to the run
- * folder (a full disk) is logged, unless the folder is gone, and does not change what happens to
- * the ranks.
+ * I2  Stop signals are blocked between the look at the count and ppoll, so that none is missed by
+ *     the wait; but not while an event is written: two of them are told apart by the time between
+ *     their deliveries (spawn.c), which must not be that of a slow disk.
+ * I3  A rank's end is seen by its pidfd, at once; where the system has none, by a poll every 20 ms.
+ *     Each rank is reaped exactly once, by waitpid on its own pid.
+ * I4  The page is read after the rank is dead: nobody writes to it any more.
+ * I5  What cannot be written to the run folder (a full disk) is logged, unless the folder is gone,
+ *     and does not change what happens to the ranks.
  *
  * Memory: one block of mc_alloc; a page a rank, unmapped at the end. Threads: the main thread. */
 #include "agent.h"
@@ -137,9 +139,12 @@ static void describe(const struct runner *r, const struct mc_agent_action *a, co
 static void event(const struct runner *r, const char *kind, const char *fields)
 {
     struct mc_err e = {0};
+    sigset_t blocked;
+    pthread_sigmask(SIG_SETMASK, &r->while_waiting, &blocked);    /* I2 */
     if (mc_rundir_event(r->cfg->rd, kind, fields, &e) != MC_OK && /* I5 */
         mc_rundir_held(r->cfg->rd, NULL) == MC_OK)
         mc_log(MC_LOG_ERROR, "%s", e.msg);
+    pthread_sigmask(SIG_SETMASK, &blocked, NULL);
 }
 
 /* ---- actions ---- */

@@ -5,8 +5,9 @@
  *     *thread* that forked ends: only the main thread may fork.
  * I2  The handler changes lock-free words, and nothing else. The same signal within 250 ms of one
  *     that counted is the same request: `timeout` sends it to the process and to its group, Slurm
- * to every process of a step, and the agent forwards it too; a second one means "now" only when a
- *     person or a script could have seen that the first was not enough.
+ *     to every process of a step, and the agent forwards it too; a second one means "now" only when
+ *     a person or a script could have seen that the first was not enough. One handler at a time:
+ *     the others wait for its end, so that signals count in the order of their delivery.
  * I3  No stop signal is lost on the way to a rank: the child keeps the stop signals blocked
  *     from the fork until its mc_signals_install, which unblocks them; until then they are
  *     pending.
@@ -104,7 +105,8 @@ void mc_signals_install(void)
     sigset_t set;
     memset(&a, 0, sizeof a);
     a.sa_handler = on_signal;
-    a.sa_flags = SA_RESTART; /* waits that must notice use ppoll, which no flag restarts */
+    mc_signals_set(&a.sa_mask); /* I2 */
+    a.sa_flags = SA_RESTART;    /* waits that must notice use ppoll, which no flag restarts */
     for (int i = 0; i < NSTOP; i++)
         if (stop_signals[i] != SIGHUP || !is_ignored(SIGHUP)) /* nohup's wish */
             sigaction(stop_signals[i], &a, NULL);
