@@ -175,6 +175,9 @@ struct mc_embed { /* y[r] = w[id[r]] ; positions: y[r] = x[r] + w[pos0 + r % t].
     const void *dy;
     int64_t lddy;
     void *dw; /* backward_weight: dw [vocab, C] added to, rows in ascending r */
+    /* parts of a table or of a sequence: w and dw hold rows first .. end - 1 of the vocabulary (end
+     * 0: all), others give a row of zeros and no gradient; positions count row r as row0 + r */
+    int64_t first, end, row0;
 };
 struct mc_dropout { /* keep where (philox bits of (key, step, first + r*C + c) as u32) >= p * 2^32;
                        y = x / (1 - p).  Element e has word e % 4 of Philox4x32-10 under counter
@@ -188,6 +191,10 @@ struct mc_dropout { /* keep where (philox bits of (key, step, first + r*C + c) a
     uint64_t key, step;
     uint64_t first;     /* logical index of element (0,0): rows are global sample*seq + position */
     const int64_t *row; /* [M] logical row index of each row, or NULL: r */
+    /* columns col0 .. col0 + c - 1 of `width` logical ones (0: c): element (r, j) is first +
+     * r*width
+     * + col0 + j */
+    int64_t width, col0;
 };
 struct mc_xent { /* per row: loss = lse - logit[target]; rows with target < 0 are masked: loss 0,
                     lse 0, gradient 0, whatever their logits hold; target >= v: loss NaN */
@@ -203,6 +210,13 @@ struct mc_xent { /* per row: loss = lse - logit[target]; rows with target < 0 ar
     double smoothing, z;
     int64_t
         pad; /* columns v .. v + pad - 1 stand beyond the vocabulary: probability 0, gradient 0 */
+    /* a vocabulary in parts: here are columns first .. first + v - 1 of `all` (0: v; v may be 0).
+     * xent_part writes what this part knows of each row to `part`; xent_join makes lse and loss of
+     * `parts` such blocks, in order, and needs no logits; xent_bwd turns this part's logits */
+    int64_t first, all;
+    double *part; /* [M, 4], join: [parts, M, 4]: the largest logit, the sum of exp(logit - it), the
+                     target's logit or 0 where it is elsewhere, the sum of logits */
+    int64_t parts;
 };
 struct mc_adamw { /* on the flat master: n elements; decoupled decay; eps outside the root */
     int64_t n;
@@ -241,6 +255,8 @@ struct mc_kern_ops {
     void (*dropout)(struct mc_pool *, const struct mc_dropout *);
     void (*xent)(struct mc_pool *, const struct mc_xent *);
     void (*xent_bwd)(struct mc_pool *, const struct mc_xent *);
+    void (*xent_part)(struct mc_pool *, const struct mc_xent *);
+    void (*xent_join)(struct mc_pool *, const struct mc_xent *);
     void (*adamw)(struct mc_pool *, const struct mc_adamw *);
     double (*sum)(struct mc_pool *, const void *x, int64_t n);         /* fp64, fixed order */
     double (*sum_squares)(struct mc_pool *, const void *x, int64_t n); /* fp64, fixed order */

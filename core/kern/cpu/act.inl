@@ -261,9 +261,10 @@ HOT static void dropout_task(void *arg, int task, int thread)
     for (int64_t r = r0; r < r1; r++) {
         const real *x = (const real *)o->x + r * o->ldx;
         real *y = (real *)o->y + r * o->ldy;
-        uint64_t e = o->first + (uint64_t)(o->row ? o->row[r] : r) * (uint64_t)n;
+        uint64_t width = (uint64_t)(o->width ? o->width : n);
+        uint64_t e = o->first + (uint64_t)(o->row ? o->row[r] : r) * width + (uint64_t)o->col0;
         for (int64_t j = 0; j < n;) {
-            if (!full || e - have >= 4 * PHILOX_RUN) {
+            if (!full || e < have || e - have >= 4 * PHILOX_RUN) {
                 have = e / 4 * 4;
                 philox_run(o, e / 4, word);
                 full = 1;

@@ -4,6 +4,11 @@
  * range of columns (token table) or of positions (position table) and walks all its rows. */
 #define EMBED_COLS 64 /* columns of a backward task: one 256-byte piece of each fp32 row */
 
+INL int64_t held_end(const struct mc_embed *o)
+{
+    return o->end ? o->end : o->vocab;
+}
+
 static void embed_task(void *arg, int task, int thread)
 {
     const struct mc_embed *o = arg;
@@ -12,8 +17,12 @@ static void embed_task(void *arg, int task, int thread)
     for (int64_t r = r0; r < r1; r++) {
         real *y = (real *)o->y + r * o->ldy;
         int64_t id = o->ids[r];
-        if (id >= 0 && id < o->vocab) {
-            memcpy(y, (const real *)o->w + id * n, (size_t)n * sizeof(real));
+        if (id >= o->first && id < held_end(o)) {
+            memcpy(y, (const real *)o->w + (id - o->first) * n, (size_t)n * sizeof(real));
+            continue;
+        }
+        if (id >= 0 && id < o->vocab) { /* another part's */
+            memset(y, 0, (size_t)n * sizeof(real));
             continue;
         }
         for (int64_t j = 0; j < n; j++)
@@ -33,9 +42,9 @@ HOT static void embed_bwd_task(void *arg, int task, int thread)
     (void)thread;
     for (int64_t r = 0; r < o->m; r++) {
         int64_t id = o->ids[r];
-        if (id < 0 || id >= o->vocab)
+        if (id < o->first || id >= held_end(o))
             continue;
-        real *dw = (real *)o->dw + id * o->c + c0;
+        real *dw = (real *)o->dw + (id - o->first) * o->c + c0;
         const real *dy = (const real *)o->dy + r * o->lddy + c0;
         EACH for (int64_t j = 0; j < n; j++) dw[j] += dy[j];
     }
@@ -53,7 +62,7 @@ HOT static void positions_task(void *arg, int task, int thread)
     (void)thread;
     for (int64_t r = r0; r < r1; r++) {
         const real *x = (const real *)o->x + r * o->ldx;
-        const real *w = (const real *)o->w + (o->pos0 + r % o->t) * n;
+        const real *w = (const real *)o->w + (o->pos0 + (o->row0 + r) % o->t) * n;
         real *y = (real *)o->y + r * o->ldy;
         EACH for (int64_t j = 0; j < n; j++) y[j] = x[j] + w[j];
     }
@@ -71,7 +80,8 @@ HOT static void positions_bwd_task(void *arg, int task, int thread)
     (void)thread;
     for (int64_t t = t0; t < t1; t++) {
         real *dw = (real *)o->dw + (o->pos0 + t) * n;
-        for (int64_t r = t; r < o->m; r += o->t) {
+        int64_t from = (t - o->row0 % o->t + o->t) % o->t; /* the first row at position t */
+        for (int64_t r = from; r < o->m; r += o->t) {
             const real *dy = (const real *)o->dy + r * o->lddy;
             EACH for (int64_t j = 0; j < n; j++) dw[j] += dy[j];
         }

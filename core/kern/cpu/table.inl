@@ -13,6 +13,7 @@
 #include "embed.inl"
 #include "attn.inl"
 #include "xent.inl"
+#include "xent_part.inl"
 #include "optim.inl"
 
 const struct mc_kern_ops TABLE = {
@@ -42,6 +43,8 @@ const struct mc_kern_ops TABLE = {
     .dropout = dropout,
     .xent = xent,
     .xent_bwd = xent_bwd,
+    .xent_part = xent_part,
+    .xent_join = xent_join,
     .adamw = adamw,
     .sum = sum,
     .sum_squares = sum_squares,

@@ -48,6 +48,7 @@ HOT static void xent_bwd_task(void *arg, int task, int thread)
 {
     const struct mc_xent *o = arg;
     int64_t n = o->v, r0 = task * rows_per_task(n), r1 = min_i64(r0 + rows_per_task(n), o->m);
+    int64_t all = o->all ? o->all : n;
     real scale = (real)o->scale;
     (void)thread;
     for (int64_t r = r0; r < r1; r++) {
@@ -61,14 +62,15 @@ HOT static void xent_bwd_task(void *arg, int task, int thread)
         }
         if (o->smoothing > 0 || o->z > 0) {
             real f = scale * ((real)1 + (real)(2 * o->z) * lse);
-            real each = scale * (real)(o->smoothing / (double)n);
+            real each = scale * (real)(o->smoothing / (double)all);
             EACH for (int64_t j = 0; j < n; j++) x[j] = exp_r(x[j] - lse) * f - each;
         } else {
             EACH for (int64_t j = 0; j < n; j++) x[j] = exp_r(x[j] - lse) * scale;
         }
-        if (target < n)
-            x[target] -= o->smoothing > 0 ? scale * ((real)1 - (real)o->smoothing) : scale;
-        else
+        if (target >= o->first && target < o->first + n)
+            x[target - o->first] -=
+                o->smoothing > 0 ? scale * ((real)1 - (real)o->smoothing) : scale;
+        else if (target >= all && n > 0)
             x[0] = (real)NAN;
     }
 }
