@@ -1,8 +1,10 @@
-/* xent_part.inl - cross entropy over a vocabulary that lies in parts: what a part knows of a row, and
- * what the parts know together. A part without columns has the largest logit -inf and sums of 0.
+/* xent_part.inl - cross entropy over a vocabulary that lies in parts: what a part knows of a row,
+ * and what the parts know together. A part without columns has the largest logit -inf and sums of
+ * 0.
  *
- * lse = M + log sum_p s_p exp(m_p - M) over the parts' largest logits m_p and sums s_p, M the largest
- * of all. The join is fp64, in the order of the parts, so every rank that joins gets the same bits. */
+ * lse = M + log sum_p s_p exp(m_p - M) over the parts' largest logits m_p and sums s_p, M the
+ * largest of all. The join is fp64, in the order of the parts, so every rank that joins gets the
+ * same bits. */
 HOT static void xent_part_task(void *arg, int task, int thread)
 {
     const struct mc_xent *o = arg;
