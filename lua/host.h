@@ -1,6 +1,7 @@
 /* host.h - the Lua floor as the command line sees it: load a recipe, open hooks. The only folder
  * whose C includes lua.h. */
 #pragma once
+#include "../core/pipe/sched.h"
 #include "../core/recipe/recipe.h"
 #include "../core/train/hooks.h"
 
@@ -15,8 +16,9 @@ struct mc_loaded {
     struct mc_recipe_box *box;
     char *text; /* recipe source, mc_free */
     char base_dir[1024];
-    struct mc_vm *vm;      /* kept for tabulate */
-    int lr_ref, batch_ref; /* functions given for lr and batch.global, in vm; LUA_NOREF: none */
+    struct mc_vm *vm; /* kept for tabulate */
+    /* functions given for lr, batch.global and parallel.schedule, in vm; LUA_NOREF: none */
+    int lr_ref, batch_ref, schedule_ref;
 };
 /* Sandbox, budget (2 s CPU, 256 MiB), watchdog (exit 2); runs the chunk, applies inherit and --set,
  * traces the model, binds, loads the hook files to see that they would run. All problems at once.
@@ -31,6 +33,16 @@ void mc_lua_loaded_fini(struct mc_loaded *l);
  * number. Nothing to do: MC_OK. More than 2^20 steps or 32 distinct batch pieces: MC_E_RECIPE with
  * what to use instead. */
 mc_status mc_lua_tabulate(struct mc_loaded *l, struct mc_problems *problems, struct mc_err *err);
+
+/* parallel.schedule for so many ranks, chunks a rank and microbatches, as data: its form is right,
+ * whether it is sound is mc_sched_verify()'s to say. MC_E_RECIPE begins with file:line where the
+ * function raised, took longer than 4 s, or returned what is no schedule. */
+struct mc_sched_ask {
+    int ranks, chunks, microbatches;
+    const struct mc_sched_costs *costs; /* shown to the function; NULL: all 1 */
+};
+mc_status mc_lua_schedule(struct mc_loaded *l, const struct mc_sched_ask *ask, struct mc_sched **s,
+                          struct mc_err *err);
 
 struct mc_hooks_cfg {
     const struct mc_recipe *recipe; /* borrowed until destroy */

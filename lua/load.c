@@ -705,6 +705,8 @@ mc_status mc_lua_load_recipe(const struct mc_load_cfg *cfg, struct mc_problems *
     out->vm = lo.vm;
     out->lr_ref = function_ref(&lo, mc_value_get(lo.root, "lr"));
     out->batch_ref = function_ref(&lo, mc_value_get(mc_value_get(lo.root, "batch"), "global"));
+    out->schedule_ref =
+        function_ref(&lo, mc_value_get(mc_value_get(lo.root, "parallel"), "schedule"));
     snprintf(out->base_dir, sizeof out->base_dir, "%s", lo.dir);
     mc_values_destroy(lo.walk.pool);
     return MC_OK;

@@ -226,19 +226,13 @@ static void cross_schedule(struct cross *c)
     const char *near;
     char hint[160] = "";
 
-    if (!sound(c, "parallel.schedule", "parallel.pp", NULL))
+    if (!sound(c, "parallel.schedule", NULL))
         return;
     for (size_t i = 0; i < sizeof bundled / sizeof bundled[0]; i++)
         if (strcmp(p->schedule, bundled[i]) == 0)
             return;
-    if (own) {
-        if (p->pp > 1)
-            say(c, "parallel.schedule", "a bundled name such as \"one_f_one_b\" passes check",
-                "a schedule of one's own needs pipeline ranks, which are not in this version (pp "
-                "is %" PRId64 ")",
-                p->pp);
+    if (own)
         return;
-    }
     near = mc_nearest(p->schedule, bundled, 5);
     if (near)
         snprintf(hint, sizeof hint, "did you mean \"%s\"?", near);

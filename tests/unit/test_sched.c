@@ -1,0 +1,513 @@
+/* test_sched.c - bundled schedules: proven, simulated against closed forms and against a longest
+ * path by relaxation; broken ones refused with the right counter-example.
+ * links: mc_lua mc_pipe */
+#include "lua_util.h"
+#include <math.h>
+#include "../../core/pipe/sched.h"
+
+static struct loaded g_x;
+
+static struct mc_sched *get(const char *name, int p, int v, int m, const struct mc_sched_costs *c,
+                            struct mc_err *err)
+{
+    char set[300];
+    const char *sets[1] = {set};
+    struct mc_sched *s = NULL;
+    snprintf(set, sizeof set, "parallel.schedule=%s", name);
+    load_file(&g_x, MC_SOURCE_HOME "/recipes/tiny_llama.lua", sets, 1);
+    assert_int_equal(g_x.st, MC_OK);
+    const struct mc_sched_ask ask = {.ranks = p, .chunks = v, .microbatches = m, .costs = c};
+    mc_status st = mc_lua_schedule(&g_x.l, &ask, &s, err);
+    mc_lua_loaded_fini(&g_x.l);
+    mc_problems_fini(&g_x.problems);
+    assert_int_equal(st == MC_OK, s != NULL);
+    return s;
+}
+
+/* -- A longest path, by relaxation: no ranks' loop, no queue, no channels. --------------------- */
+
+static double dur(const struct mc_sched *s, const struct mc_sched_costs *c, int rank,
+                  const struct mc_sched_rec *x)
+{
+    int st = s->place[rank * s->chunks + x->chunk];
+    if (x->op == MC_SCHED_F)
+        return c->f[st];
+    if (x->op == MC_SCHED_W)
+        return c->w[st];
+    return c->i[st] + (x->op == MC_SCHED_B ? c->w[st] : 0);
+}
+
+static double longest_path(const struct mc_sched *s, const struct mc_sched_costs *c)
+{
+    int64_t n = s->first[s->ranks];
+    double *end = calloc((size_t)n, sizeof *end), last = 0;
+    for (int moved = 1; moved;) {
+        moved = 0;
+        for (int r = 0; r < s->ranks; r++)
+            for (int64_t k = s->first[r]; k < s->first[r + 1]; k++) {
+                const struct mc_sched_rec *x = &s->rec[k];
+                int stage = s->place[r * s->chunks + x->chunk];
+                double begin = k > s->first[r] ? end[k - 1] : 0;
+                int want = x->op == MC_SCHED_F ? stage - 1 : stage + 1;
+                for (int q = 0; q < s->ranks && x->op != MC_SCHED_W; q++)
+                    for (int64_t j = s->first[q]; j < s->first[q + 1]; j++) {
+                        const struct mc_sched_rec *y = &s->rec[j];
+                        int forward = x->op == MC_SCHED_F
+                                          ? y->op == MC_SCHED_F
+                                          : y->op == MC_SCHED_B || y->op == MC_SCHED_I;
+                        if (forward && y->mb == x->mb && s->place[q * s->chunks + y->chunk] == want)
+                            begin = fmax(begin, end[j] + (q != r ? c->hop : 0));
+                    }
+                double e = begin + dur(s, c, r, x);
+                if (e != end[k])
+                    end[k] = e, moved = 1;
+                last = fmax(last, e);
+            }
+    }
+    free(end);
+    return last;
+}
+
+struct even {
+    double f[64], i[64], w[64];
+    struct mc_sched_costs c;
+};
+static void even(struct even *e, double f, double i, double w, int v)
+{
+    for (int k = 0; k < 64; k++) {
+        e->f[k] = f / v;
+        e->i[k] = i / v;
+        e->w[k] = w / v;
+    }
+    e->c = (struct mc_sched_costs){.f = e->f, .i = e->i, .w = e->w, .depth = 1 << 20};
+}
+
+static void prove(const struct mc_sched *s, int depth)
+{
+    struct mc_err err = {0};
+    const struct mc_sched_limits lim = {.depth = depth};
+    if (mc_sched_verify(s, &lim, NULL, NULL, &err) != MC_OK)
+        fail_msg("%s p %d v %d m %d depth %d: %s", s->name, s->ranks, s->chunks, s->microbatches,
+                 depth, err.msg);
+}
+
+static double makespan(const struct mc_sched *s, const struct mc_sched_costs *c,
+                       struct mc_sched_rank_report *ranks)
+{
+    struct mc_sched_report r = {.rank = ranks};
+    assert_int_equal(mc_sched_simulate(s, c, &r, NULL), MC_OK);
+    return r.makespan;
+}
+
+static void closed_forms(void **state)
+{
+    (void)state;
+    static const double times[][3] = {{1, 1, 1}, {1, 1, 0.5}, {1, 1.25, 0.75}, {2, 1, 3}};
+    for (size_t t = 0; t < sizeof times / sizeof *times; t++)
+        for (int p = 2; p <= 8; p++)
+            for (int m = 8; m <= 32; m += 3) {
+                double f = times[t][0], i = times[t][1], w = times[t][2], b = i + w;
+                struct mc_sched_rank_report rep[8];
+                struct even e;
+                even(&e, f, i, w, 1);
+                struct mc_sched *s = get("gpipe", p, 1, m, NULL, NULL);
+                prove(s, 1);
+                assert_true(fabs(makespan(s, &e.c, rep) - (m + p - 1) * (f + b)) < 1e-9);
+                for (int r = 0; r < p; r++)
+                    assert_int_equal(rep[r].alive, m);
+                mc_sched_destroy(s);
+                s = get("one_f_one_b", p, 1, m, NULL, NULL);
+                prove(s, 1);
+                assert_true(fabs(makespan(s, &e.c, rep) - (m + p - 1) * (f + b)) < 1e-9);
+                for (int r = 0; r < p; r++)
+                    assert_int_equal(rep[r].alive, p - r < m ? p - r : m);
+                mc_sched_destroy(s);
+                s = get("zb_h1", p, 1, m, NULL, NULL);
+                prove(s, 1);
+                double got = makespan(s, &e.c, rep);
+                if (w <= i && w <= f + i && m >= p)
+                    assert_true(fabs(got - (m * (f + b) + (p - 1) * (f + i - w))) < 1e-9);
+                assert_true(fabs(got - longest_path(s, &e.c)) < 1e-9);
+                for (int r = 0; r < p && m >= p; r++)
+                    assert_int_equal(rep[r].alive, p);
+                mc_sched_destroy(s);
+            }
+}
+
+static void interleaved(void **state)
+{
+    (void)state;
+    for (int p = 2; p <= 8; p++)
+        for (int v = 1; v <= 4; v++)
+            for (int m = p; m <= 32; m += p) {
+                struct mc_sched_rank_report rep[8];
+                struct even e;
+                even(&e, 1, 1, 1, v);
+                struct mc_sched *s = get("interleaved", p, v, m, NULL, NULL);
+                prove(s, 2);
+                double got = makespan(s, &e.c, rep);
+                assert_true(fabs(got - (m * 3.0 + (p - 1) * 3.0 / v)) < 1e-9);
+                for (int r = 0; r < p && m > p; r++) /* p + (p - 1 - 2 r) / v microbatches */
+                    assert_true(fabs((double)rep[r].alive / v - (p + (p - 1.0 - 2 * r) / v)) <
+                                1e-9);
+                mc_sched_destroy(s);
+            }
+    struct mc_err err = {0};
+    assert_null(get("interleaved", 4, 2, 10, NULL, &err));
+    assert_non_null(strstr(err.msg, "groups of 4"));
+}
+
+static void zb_v(void **state)
+{
+    (void)state;
+    for (int p = 2; p <= 8; p++)
+        for (int m = 1; m <= 32; m += m < 2 * p - 1 ? 1 : 5) {
+            struct mc_sched_rank_report rep[8];
+            struct even e;
+            even(&e, 1, 1, 1, 2);
+            struct mc_sched *s = get("zb_v", p, 2, m, NULL, NULL);
+            prove(s, 2);
+            double got = makespan(s, &e.c, rep);
+            assert_true(fabs(got - longest_path(s, &e.c)) < 1e-9);
+            if (m >= 2 * p - 1) {
+                assert_true(fabs(got - (m * 3.0 + (p - 1) * 0.5)) < 1e-9);
+                for (int r = 0; r < p; r++) { /* no idle time inside; p microbatches alive */
+                    assert_true(fabs(rep[r].last - rep[r].first - rep[r].busy) < 1e-9);
+                    assert_int_equal(rep[r].alive, 2 * p);
+                }
+            }
+            mc_sched_destroy(s);
+        }
+}
+
+/* Uneven stages, a hop, every schedule: the run agrees with the longest path. */
+static void uneven_against_relaxation(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name;
+        int v;
+    } all[] = {{"gpipe", 1},       {"gpipe", 3}, {"one_f_one_b", 1}, {"interleaved", 2},
+               {"interleaved", 3}, {"zb_h1", 1}, {"zb_v", 2}};
+    struct even e;
+    even(&e, 1, 1, 1, 1);
+    uint64_t x = 88172645463325252u;
+    for (int k = 0; k < 64; k++) {
+        double *t[3] = {&e.f[k], &e.i[k], &e.w[k]};
+        for (int j = 0; j < 3; j++) {
+            x ^= x << 13, x ^= x >> 7, x ^= x << 17;
+            *t[j] = 0.25 + (double)(x % 1000) / 500;
+        }
+    }
+    for (size_t a = 0; a < sizeof all / sizeof *all; a++)
+        for (int p = 1; p <= 5; p += 2)
+            for (int m = p; m <= 15; m += p) {
+                struct mc_sched *s = get(all[a].name, p, all[a].v, m, NULL, NULL);
+                int depth = 0;
+                assert_int_equal(mc_sched_least_depth(s, m, &depth, NULL), MC_OK);
+                /* breadth first over several chunks: a batch waits for the first rank's turn */
+                int breadth = !strcmp(all[a].name, "gpipe") && all[a].v > 1;
+                assert_true(depth >= 1 && (breadth || depth <= 2));
+                prove(s, depth);
+                for (int h = 0; h < 2; h++) {
+                    e.c.hop = 0.3 * h;
+                    assert_true(fabs(makespan(s, &e.c, NULL) - longest_path(s, &e.c)) < 1e-9);
+                }
+                mc_sched_destroy(s);
+            }
+}
+
+/* -- Refusals --------------------------------------------------------------------------------- */
+
+static void refused(struct mc_sched *s, int depth, const char *const *words)
+{
+    struct mc_err err = {0};
+    const struct mc_sched_limits lim = {.depth = depth};
+    assert_int_equal(mc_sched_verify(s, &lim, NULL, NULL, &err), MC_E_RECIPE);
+    for (int k = 0; words[k]; k++)
+        if (!strstr(err.msg, words[k]))
+            fail_msg("\"%s\" is not in: %s", words[k], err.msg);
+    mc_sched_destroy(s);
+}
+#define WORDS(...) ((const char *const[]){__VA_ARGS__, NULL})
+
+static void swap(struct mc_sched *s, int rank, int a, int b)
+{
+    struct mc_sched_rec *x = &s->rec[s->first[rank]], t = x[a];
+    x[a] = x[b];
+    x[b] = t;
+}
+
+static void each_point_refuses(void **state)
+{
+    (void)state;
+    struct mc_sched *s = get("one_f_one_b", 4, 1, 6, NULL, NULL);
+    s->place[2] = 1;
+    refused(s, 1, WORDS("stage 1 on rank 1", "on rank 2"));
+    s = get("one_f_one_b", 4, 1, 6, NULL, NULL);
+    s->rec[2].mb = 6;
+    refused(s, 1, WORDS("rank 0 slot 2", "microbatch 6", "0 to 5"));
+    s = get("one_f_one_b", 4, 1, 6, NULL, NULL);
+    s->rec[1].mb = 0;
+    refused(s, 1, WORDS("rank 0 slot 1 (F of microbatch 0)", "does again", "slot 0"));
+    s = get("zb_h1", 4, 1, 6, NULL, NULL);
+    for (int64_t k = s->first[2]; k < s->first[3]; k++)
+        if (s->rec[k].op == MC_SCHED_W && s->rec[k].mb == 5) {
+            s->rec[k].op = MC_SCHED_I;
+            s->rec[k].mb = 4; /* twice I of 4, no W of 5: the double is told first */
+        }
+    refused(s, 1, WORDS("does again"));
+    s = get("gpipe", 2, 1, 3, NULL, NULL);
+    s->first[2]--; /* the last B of rank 1 is missing */
+    refused(s, 1, WORDS("rank 1 never does B (or I and W) of microbatch 2, chunk 0 (stage 1)"));
+    s = get("gpipe", 2, 1, 3, NULL, NULL);
+    swap(s, 0, 2, 5);
+    refused(s, 1, WORDS("rank 0 slot 2 (B of microbatch 2) comes before its forward"));
+    s = get("gpipe", 2, 1, 3, NULL, NULL);
+    swap(s, 0, 3, 4);
+    refused(s, 1, WORDS("B of microbatch 1", "comes before", "B of microbatch 0", "ascending"));
+    s = get("gpipe", 2, 1, 3, NULL, NULL);
+    swap(s, 0, 0, 1); /* forwards in another order than the receiver takes them */
+    refused(s, 1, WORDS("message 0 from rank 0 to rank 1", "F of microbatch 1", "one order"));
+    struct mc_err err = {0};
+    s = get("one_f_one_b", 4, 1, 6, NULL, NULL);
+    const int64_t few[4] = {3, 3, 3, 3};
+    const struct mc_sched_limits lim = {.depth = 1, .alive = few};
+    assert_int_equal(mc_sched_verify(s, &lim, NULL, NULL, &err), MC_E_RECIPE);
+    assert_non_null(strstr(err.msg, "rank 0 slot 3 (F of microbatch 3)"));
+    assert_non_null(strstr(err.msg, "memory allows 3"));
+    mc_sched_destroy(s);
+}
+
+static int g_lines;
+static char g_picture[8][220];
+static void keep_line(void *arg, const char *text)
+{
+    (void)arg;
+    if (g_lines < 8)
+        snprintf(g_picture[g_lines], sizeof g_picture[0], "%s", text);
+    g_lines++;
+}
+
+static void a_lock_is_told_as_its_circle(void **state)
+{
+    (void)state;
+    struct mc_err err = {0};
+    struct mc_sched *s = get("one_f_one_b", 2, 1, 4, NULL, NULL);
+    /* rank 0: F0 F1 B0 ... -> F0 B0 F1 ...; rank 1: F0 B0 F1 B1 -> F0 F1 B0 B1: each waits */
+    swap(s, 0, 1, 2);
+    swap(s, 1, 1, 2);
+    const struct mc_sched_limits lim = {.depth = 4};
+    assert_int_equal(mc_sched_verify(s, &lim, keep_line, NULL, &err), MC_E_RECIPE);
+    assert_non_null(strstr(err.msg, "the ranks lock"));
+    assert_non_null(strstr(
+        err.msg, "rank 0 slot 1 (B of microbatch 0) waits for rank 1 slot 2 (B of microbatch 0)"));
+    assert_non_null(strstr(
+        err.msg, "rank 1 slot 1 (F of microbatch 1) waits for rank 0 slot 2 (F of microbatch 1)"));
+    assert_int_equal(g_lines, 2);
+    assert_non_null(strstr(g_picture[0], "F0 | B0"));
+    mc_sched_destroy(s);
+    /* Room: rank 0 sends three before it takes anything; rank 1 takes none before it has sent
+     * two gradients. It runs with depth 3, locks with depth 1. */
+    err = (struct mc_err){0};
+    s = get("gpipe", 2, 2, 3, NULL, NULL);
+    prove(s, 3);
+    mc_sched_destroy(s);
+}
+
+/* What a verifier with depth d accepts runs to the end under the naive model of that depth; what it
+ * refuses as a lock stands still there. The model: counters, one rank at random at a time. */
+static int naive_runs(const struct mc_sched *s, int depth, uint64_t seed)
+{
+    int p = s->ranks, S = mc_sched_stages(s), m = s->microbatches;
+    char *sent = calloc((size_t)(2 * S * m), 1), *taken = calloc((size_t)(2 * S * m), 1);
+    int64_t *at = calloc((size_t)p, sizeof *at);
+    int *rank_of = calloc((size_t)S, sizeof *rank_of), *full = calloc((size_t)p, sizeof *full);
+    for (int r = 0; r < p; r++)
+        for (int c = 0; c < s->chunks; c++)
+            rank_of[s->place[r * s->chunks + c]] = r;
+    int idle = 0, done = 0;
+    while (idle < 50 * p) {
+        seed ^= seed << 13, seed ^= seed >> 7, seed ^= seed << 17;
+        int r = (int)(seed % (uint64_t)p), moved = 0;
+        int64_t k = s->first[r] + at[r] - full[r];
+        if (k < s->first[r + 1]) {
+            const struct mc_sched_rec *x = &s->rec[k];
+            int st = s->place[r * s->chunks + x->chunk], fwd = x->op == MC_SCHED_F;
+            int kind = fwd ? 0 : S * m, to = fwd ? st + 1 : st - 1, from = fwd ? st - 1 : st + 1;
+            if (full[r]) { /* in the channel r -> rank_of[to], how many wait? */
+                int waiting = 0;
+                for (int q = 0; q < S; q++)
+                    for (int b = 0; b < m; b++) {
+                        int d = fwd ? q + 1 : q - 1;
+                        waiting += d >= 0 && d < S && rank_of[q] == r &&
+                                   rank_of[d] == rank_of[to] && sent[kind + q * m + b] &&
+                                   !taken[kind + q * m + b];
+                    }
+                if (waiting < depth)
+                    sent[kind + st * m + x->mb] = 1, full[r] = 0, moved = 1;
+            } else {
+                int need = x->op != MC_SCHED_W && from >= 0 && from < S;
+                int src = kind + from * m + x->mb;
+                if (!need || sent[src]) {
+                    if (need)
+                        taken[src] = 1;
+                    at[r]++;
+                    moved = 1;
+                    if (x->op != MC_SCHED_W && to >= 0 && to < S) {
+                        if (rank_of[to] == r)
+                            sent[kind + st * m + x->mb] = 1;
+                        else
+                            full[r] = 1;
+                    }
+                }
+            }
+        }
+        idle = moved ? 0 : idle + 1;
+    }
+    for (int r = 0; r < p; r++)
+        done += at[r] == s->first[r + 1] - s->first[r] && !full[r];
+    free(sent), free(taken), free(at), free(rank_of), free(full);
+    return done == p;
+}
+
+static void random_edits(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name;
+        int p, v, m;
+    } base[] = {{"one_f_one_b", 3, 1, 5},
+                {"interleaved", 2, 2, 4},
+                {"zb_h1", 3, 1, 4},
+                {"zb_v", 2, 2, 4},
+                {"gpipe", 3, 1, 3}};
+    uint64_t x = 2463534242u;
+    int accepted = 0, locked = 0, other = 0;
+    for (int round = 0; round < 3000; round++) {
+        int b = round % 5;
+        static struct mc_sched *keep[5];
+        if (!keep[b])
+            keep[b] = get(base[b].name, base[b].p, base[b].v, base[b].m, NULL, NULL);
+        struct mc_sched *s;
+        int64_t counts[8];
+        for (int r = 0; r < base[b].p; r++)
+            counts[r] = keep[b]->first[r + 1] - keep[b]->first[r];
+        assert_int_equal(
+            mc_sched_create("edited", base[b].p, base[b].v, base[b].m, counts, &s, NULL), MC_OK);
+        memcpy(s->rec, keep[b]->rec, (size_t)s->first[s->ranks] * sizeof *s->rec);
+        memcpy(s->place, keep[b]->place, (size_t)(s->ranks * s->chunks) * sizeof *s->place);
+        int edits = 1 + round / 5 % 3;
+        for (int k = 0; k < edits; k++) {
+            x ^= x << 13, x ^= x >> 7, x ^= x << 17;
+            int r = (int)(x % (uint64_t)s->ranks), n = (int)counts[r];
+            int i = (int)(x / 16 % (uint64_t)n), j = (int)(x / 4096 % (uint64_t)n);
+            if (x >> 40 & 1) /* neighbours: more of these are sound */
+                j = i + 1 < n ? i + 1 : i;
+            if (x >> 60 == 0)
+                s->rec[s->first[r] + i].mb = (int32_t)(x / 65536 % (uint64_t)base[b].m);
+            else
+                swap(s, r, i, j);
+        }
+        struct mc_err err = {0};
+        int depth = 1 + round % 3;
+        const struct mc_sched_limits lim = {.depth = depth};
+        mc_status st = mc_sched_verify(s, &lim, NULL, NULL, &err);
+        if (st == MC_OK) {
+            accepted++;
+            assert_true(naive_runs(s, depth, x | 1));
+        } else if (strstr(err.msg, "lock")) {
+            locked++;
+            assert_false(naive_runs(s, depth, x | 1));
+        } else {
+            other++;
+        }
+        mc_sched_destroy(s);
+    }
+    if (!(accepted > 100 && locked > 20 && other > 100))
+        fail_msg("%d accepted, %d locked, %d otherwise refused: too few of a kind", accepted,
+                 locked, other);
+}
+
+/* A file of the user's, beside nothing of ours. */
+static void own_files(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text, *say[3];
+    } bad[] = {
+        {"return 5", {"my.lua", "returns a function(p)", "number"}},
+        {"return function(p)\n  error('no such luck')\nend", {"my.lua:2", "no such luck", ""}},
+        {"return function(p)\n  while true do end\nend", {"my.lua:2", "", ""}},
+        {"return function(p) return p end", {"my.lua:1", "lists for 0 ranks; there are 2", ""}},
+        {"\nreturn function(p) return { {}, 1 } end", {"my.lua:2", "rank 1 has number", ""}},
+        {"return function(p) return { { 7 }, {} } end", {"rank 0 slot 0 is number", "", ""}},
+        {"return function(p) return { { { op = 'X', mb = 0 } }, {} } end",
+         {"rank 0 slot 0", "op is \"X\"", "\"F\", \"B\""}},
+        {"return function(p) return { { { op = 'U', mb = 0 } }, {} } end", {"reserved", "", ""}},
+        {"return function(p) return { { { op = 'F', mb = 0.5 } }, {} } end",
+         {"mb is a fraction", "", ""}},
+        {"return function(p) return { { { op = 'F', mb = p.microbatches } }, {} } end",
+         {"rank 0 slot 0", "mb is 4", "from 0 to 3"}},
+        {"return function(p) return { { { op = 'F' } }, {} } end", {"mb is nil", "", ""}},
+        {"return function(p) return { {}, {}, place = 'zigzag' } end",
+         {"place is the text zigzag", "", ""}},
+        {"return function(p) return { {}, {}, place = { { 0 } } } end", {"place[2]", "", ""}},
+        {"local x = io", {"my.lua:1", "", ""}},
+    };
+    char name[300];
+    for (size_t k = 0; k < sizeof bad / sizeof *bad; k++) {
+        struct mc_err err = {0};
+        snprintf(name, sizeof name, "%s", write_file("my.lua", bad[k].text));
+        assert_null(get(name, 2, 1, 4, NULL, &err));
+        assert_int_equal(err.code, MC_E_RECIPE);
+        for (int w = 0; w < 3; w++)
+            if (!strstr(err.msg, bad[k].say[w]))
+                fail_msg("%zu: \"%s\" is not in: %s", k, bad[k].say[w], err.msg);
+    }
+    /* costs are shown by stage, and what it returns is what is proven */
+    struct even e;
+    even(&e, 1, 2, 3, 1);
+    e.f[1] = 7;
+    snprintf(name, sizeof name, "%s",
+             write_file("my.lua", "return function(p)\n"
+                                  "  assert(p.costs.F[2] == 7 and p.costs.I[1] == 2 and "
+                                  "p.costs.W[2] == 3 and p.stages == 2)\n"
+                                  "  local s = { {}, {}, place = { { 1 }, { 0 } } }\n"
+                                  "  for r = 1, 2 do for _, op in ipairs { 'F', 'B' } do\n"
+                                  "    for mb = 0, p.microbatches - 1 do s[r][#s[r] + 1] = { op = "
+                                  "op, mb = mb } end end end\n"
+                                  "  return s\nend"));
+    struct mc_err err = {0};
+    struct mc_sched *s = get(name, 2, 1, 4, &e.c, &err);
+    if (!s)
+        fail_msg("%s", err.msg);
+    assert_int_equal(s->place[0], 1);
+    prove(s, 1);
+    mc_sched_destroy(s);
+}
+
+static void large_ones_are_quick(void **state)
+{
+    (void)state;
+    struct mc_sched *s = get("interleaved", 64, 4, 512, NULL, NULL);
+    assert_int_equal(s->first[64], 64 * 4 * 512 * 2);
+    prove(s, 2);
+    mc_sched_destroy(s);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(closed_forms),
+        cmocka_unit_test(interleaved),
+        cmocka_unit_test(zb_v),
+        cmocka_unit_test(uneven_against_relaxation),
+        cmocka_unit_test(each_point_refuses),
+        cmocka_unit_test(a_lock_is_told_as_its_circle),
+        cmocka_unit_test(random_edits),
+        cmocka_unit_test(own_files),
+        cmocka_unit_test(large_ones_are_quick),
+    };
+    return cmocka_run_group_tests(tests, make_dir, drop_dir);
+}
