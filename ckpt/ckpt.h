@@ -6,8 +6,8 @@
  *
  * I1  A folder without manifest.json is no checkpoint: ignored, swept by the next holder of the
  *     run's lock.
- * I2  Order: mkdir, fsync ckpt/; data: write, fsync; folder fsync; manifest.json.tmp, write, fsync,
- *     rename, folder fsync.
+ * I2  Order: mkdir, fsync ckpt/; data: write, fsync; with several writers, all of them have said
+ *     so; folder fsync; manifest.json.tmp, write, fsync, rename, folder fsync.
  * I3  A failed fsync is never retried on the same file.
  * I4  Retention deletes only after a *verified* successor, manifest first (unlink, folder fsync,
  *     then data), never below two verified.
@@ -29,14 +29,30 @@
  */
 struct mc_store_ops;
 
+/* The writers of one checkpoint, when there are several: each calls mc_ckpt_save() with the same
+ * step and epoch and its own tensors (none is legal), and all come back with the same verdict. What
+ * joins them is filled by who knows the others: */
+struct mc_ckpt_group {
+    int me, n; /* writer `me` of n writes data-<me>.mcd; writer 0 makes the folder and commits */
+    void *arg;
+    /* MC_OK on all writers when all say MC_OK; else on all of them the code of the first that does
+     * not, or what the way between them says; err: filled by whom `mine` says it, then by all. */
+    mc_status (*vote)(void *arg, mc_status mine, struct mc_err *err);
+    /* Everybody's n bytes (mine NULL: none, that writer votes no next) to writer 0, which gets them
+     * in writer order; mc_free(*all), mc_free(*bytes). */
+    mc_status (*gather)(void *arg, const void *mine, int64_t n, void **all, int64_t **bytes,
+                        struct mc_err *err);
+};
+
 struct mc_ckpt_save {
     const char *ckpt_dir; /* RUN/ckpt, created if missing */
     int64_t step;
     int epoch;
     const struct mc_state_tensor *tensor;
     int ntensors;
-    const char *books; /* JSON object text */
-    int compress;      /* 1: zstd per chunk where it saves >= 1/8 */
+    const char *books;                 /* JSON object text; of several writers, writer 0's */
+    const struct mc_ckpt_group *group; /* NULL: one writer */
+    int compress;                      /* 1: zstd per chunk where it saves >= 1/8 */
     const volatile int
         *cancel; /* may be NULL: nonzero asks to give up between chunks (second ctrl-C) */
     void (*progress)(void *arg, int64_t bytes_done, int64_t bytes_all);

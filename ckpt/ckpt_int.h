@@ -61,6 +61,17 @@ int64_t mc_manifest_find(const struct mc_manifest *m, const char *name); /* -1: 
 mc_status mc_manifest_books(const char *text, int64_t step, char weights_hash[40],
                             struct mc_err *err);
 
+/* ---- A writer's table of chunks (table.c) -------------------------------------------------- */
+/* part: tensors, boxes and chunks of one file. mc_free(*bytes). */
+mc_status mc_table_write(const struct mc_manifest *part, int writer, void **bytes, size_t *n,
+                         struct mc_err *err);
+mc_status mc_table_read(const void *bytes, size_t n, int writer, struct mc_manifest *part,
+                        struct mc_err *err);
+/* n tables one behind the other -> files, tensors, boxes and chunks of m, whose step and epoch are
+ * set. On failure m is part filled; mc_manifest_fini() takes it. */
+mc_status mc_table_merge(const void *tables, const int64_t *bytes, int n, struct mc_manifest *m,
+                         struct mc_err *err);
+
 /* ---- Boxes (box.c) ------------------------------------------------------------------------ */
 int mc_box_valid(const struct mc_box *b, const struct mc_shape *s); /* inside, no empty side */
 /* Do n boxes, each valid in s, cover it exactly once? MC_E_CORRUPT with what overlaps or how much

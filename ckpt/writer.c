@@ -23,8 +23,13 @@
  * I4  Fence: with a higher epoch in ckpt_dir somebody else has taken over this run. Asked before
  *     the first byte and again before the commit: a zombie commits nothing.
  * I5  A failure leaves the unfinished folder, and every committed checkpoint as it was.
- * Memory: two chunk buffers, a compressor and the manifest, for the life of one save. The state is
- * borrowed. Threads: the caller's; one save at a time in a process. */
+ * I6  With several writers: writer 0 makes the folder; vote; each writes and syncs its file; vote;
+ *     the tables of chunks (table.c) go to writer 0, which makes one manifest of them, checks it
+ *     and commits; vote. No writer makes a file before the first vote, and none is committed over
+ *     a writer that did not say yes in the second: a failure of one fails the save on all, alike.
+ * Memory: two chunk buffers, a compressor, the manifest, on writer 0 all tables, for the life of
+ * one save. The state is borrowed. Threads: the caller's; one save at a time in a process, or the
+ * writers of one save. */
 #include "ckpt_int.h"
 #include <pthread.h>
 #include <stdio.h>
@@ -38,7 +43,8 @@
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the format is the memory's byte order");
 
-/* Which folder this process is writing, so that its own sweeper leaves it alone. */
+/* Which folder this process is writing, so that its own sweeper leaves it alone. g_busy: writers.
+ */
 static pthread_mutex_t g_lock = PTHREAD_MUTEX_INITIALIZER;
 static int g_busy, g_epoch;
 static int64_t g_step;
@@ -46,19 +52,19 @@ static int64_t g_step;
 int mc_writer_busy(int64_t step, int epoch)
 {
     pthread_mutex_lock(&g_lock);
-    int busy = g_busy && g_step == step && g_epoch == epoch;
+    int busy = g_busy > 0 && g_step == step && g_epoch == epoch;
     pthread_mutex_unlock(&g_lock);
     return busy;
 }
 
-static int claim(int64_t step, int epoch)
+static int claim(const struct mc_ckpt_save *ask)
 {
     pthread_mutex_lock(&g_lock);
-    int ok = !g_busy;
+    int ok = !g_busy || (ask->group && g_step == ask->step && g_epoch == ask->epoch);
     if (ok) {
-        g_busy = 1;
-        g_step = step;
-        g_epoch = epoch;
+        g_busy++;
+        g_step = ask->step;
+        g_epoch = ask->epoch;
     }
     pthread_mutex_unlock(&g_lock);
     return ok;
@@ -67,7 +73,7 @@ static int claim(int64_t step, int epoch)
 static void release(void)
 {
     pthread_mutex_lock(&g_lock);
-    g_busy = 0;
+    g_busy--;
     pthread_mutex_unlock(&g_lock);
 }
 
@@ -90,7 +96,9 @@ struct save {
     const struct mc_ckpt_save *ask;
     const struct mc_store_ops *store;
     const struct mc_state_tensor **sorted; /* [ntensors] by name; boxes of one tensor together */
-    struct mc_manifest m;
+    struct mc_manifest m;                  /* of this writer's file alone */
+    int me;                                /* writer */
+    int claimed;
     char name[MC_CKPT_NAME], folder[MC_CKPT_PATH];
     struct mc_store_file file;
     unsigned char *raw, *packed; /* a chunk, and its compressed form; both with room for padding */
@@ -174,6 +182,8 @@ static mc_status plan_tensors(struct save *s, struct mc_err *err)
         s->all_bytes += mc_box_count(&t->box) * (int64_t)mc_dtype_size(t->dtype);
     }
     m->nboxes = ask->ntensors;
+    if (ask->group)
+        return MC_OK; /* known when all tables are together */
     /* Exactly once, before a byte is written. */
     struct mc_box *cover = mc_alloc(((size_t)m->nboxes + 1) * sizeof *cover, "save plan");
     mc_status st = cover ? MC_OK : mc_err_set(err, MC_E_NOMEM, "save: no memory for the plan");
@@ -192,28 +202,31 @@ static mc_status plan(struct save *s, struct mc_err *err)
     const struct mc_ckpt_save *ask = s->ask;
     struct mc_manifest *m = &s->m;
     size_t n = (size_t)(ask->ntensors > 0 ? ask->ntensors : 0);
-    if (!ask->ckpt_dir || !ask->ckpt_dir[0] || ask->step < 0 || ask->epoch < 0 || !ask->books ||
-        ask->ntensors < 1 || !ask->tensor)
+    const struct mc_ckpt_group *g = ask->group;
+    if (!ask->ckpt_dir || !ask->ckpt_dir[0] || ask->step < 0 || ask->epoch < 0 ||
+        (s->me == 0 && !ask->books) || ask->ntensors < (g ? 0 : 1) || (n && !ask->tensor) ||
+        (g && (g->me < 0 || g->me >= g->n || g->n > MC_CKPT_MAX_FILES)))
         return mc_err_set(err, MC_E_BUG, "save: folder, step, epoch, books or tensors are missing");
     for (size_t i = 0; i < n; i++)
         MC_TRY(check_tensor(&ask->tensor[i], err));
-    MC_TRY(mc_manifest_books(ask->books, ask->step, m->weights_hash, err));
+    if (s->me == 0)
+        MC_TRY(mc_manifest_books(ask->books, ask->step, m->weights_hash, err));
     m->step = ask->step;
     m->epoch = ask->epoch;
     m->unix_time = mc_clock_unix();
     m->nfiles = 1;
-    s->sorted = mc_alloc(n * sizeof *s->sorted, "save plan");
-    m->tensor = mc_alloc(n * sizeof *m->tensor, "save plan");
-    m->box = mc_alloc(n * sizeof *m->box, "save plan");
+    s->sorted = mc_alloc((n + 1) * sizeof *s->sorted, "save plan");
+    m->tensor = mc_alloc((n + 1) * sizeof *m->tensor, "save plan");
+    m->box = mc_alloc((n + 1) * sizeof *m->box, "save plan");
     m->file_bytes = mc_alloc(sizeof *m->file_bytes, "save plan");
-    m->books = mc_strdup(ask->books);
+    m->books = mc_strdup(s->me == 0 ? ask->books : "{}");
     if (!s->sorted || !m->tensor || !m->box || !m->file_bytes || !m->books)
         return mc_err_set(err, MC_E_NOMEM, "save: no memory for the plan of %zu tensors", n);
     for (size_t i = 0; i < n; i++)
         s->sorted[i] = &ask->tensor[i];
     qsort(s->sorted, n, sizeof *s->sorted, by_name);
     MC_TRY(plan_tensors(s, err));
-    m->chunk = mc_alloc((size_t)m->nchunks * sizeof *m->chunk, "save plan");
+    m->chunk = mc_alloc((size_t)(m->nchunks + 1) * sizeof *m->chunk, "save plan");
     s->packed_cap = ask->compress ? ZSTD_compressBound(MC_CKPT_CHUNK) + MC_CKPT_ALIGN : 1;
     s->raw = mc_alloc(MC_CKPT_CHUNK + MC_CKPT_ALIGN, "save buffer");
     s->packed = mc_alloc(s->packed_cap, "save buffer");
@@ -280,7 +293,7 @@ static mc_status write_data(struct save *s, struct mc_err *err)
     const struct mc_ckpt_save *ask = s->ask;
     struct mc_chunk *c = s->m.chunk;
     unsigned char header[MC_CKPT_HEADER];
-    mc_data_header(header, ask->step, ask->epoch, 0);
+    mc_data_header(header, ask->step, ask->epoch, s->me);
     MC_TRY(s->store->append(&s->file, header, sizeof header, err));
     for (int i = 0; i < ask->ntensors; i++) {
         const struct mc_state_tensor *t = s->sorted[i];
@@ -314,17 +327,79 @@ static int64_t expected_bytes(const struct save *s)
     return n;
 }
 
-static mc_status write_all(struct save *s, struct mc_err *err)
+/* ---- in order ----------------------------------------------------------------------------- */
+
+/* All writers go on, or none does; the message is that of the first that could not. */
+static mc_status vote(const struct save *s, mc_status mine, struct mc_err *err)
 {
-    char path[MC_CKPT_PATH];
-    struct mc_json j;
-    mc_status st = MC_OK;
-    MC_TRY(s->store->begin(s->ask->ckpt_dir, s->name, err));
-    MC_TRY(mc_path_join(path, sizeof path, s->folder, "data-00000.mcd", err));
+    const struct mc_ckpt_group *g = s->ask->group;
+    return g ? g->vote(g->arg, mine, err) : mine;
+}
+
+static mc_status open_folder(struct save *s, struct mc_err *err)
+{
+    s->claimed = claim(s->ask);
+    if (!s->claimed)
+        return mc_err_set(err, MC_E_BUG, "save: another save of this process is still writing");
+    MC_TRY(plan(s, err));
+    mc_ckpt_name_print(s->ask->step, s->ask->epoch, s->name);
+    MC_TRY(mc_path_join(s->folder, sizeof s->folder, s->ask->ckpt_dir, s->name, err));
+    MC_TRY(fence(s, err));
+    return s->me == 0 ? s->store->begin(s->ask->ckpt_dir, s->name, err) : MC_OK;
+}
+
+static mc_status write_file(struct save *s, struct mc_err *err)
+{
+    char name[32], path[MC_CKPT_PATH];
+    snprintf(name, sizeof name, "data-%05d.mcd", s->me);
+    MC_TRY(mc_path_join(path, sizeof path, s->folder, name, err));
     MC_TRY(s->store->create(path, expected_bytes(s), &s->file, err));
     MC_TRY(write_data(s, err));
     s->m.file_bytes[0] = s->file.bytes;
-    MC_TRY(s->store->finish(&s->file, err));
+    return s->store->finish(&s->file, err);
+}
+
+/* s->m of writer 0 becomes that of all writers. */
+static mc_status take_tables(struct save *s, const void *tables, const int64_t *bytes,
+                             struct mc_err *err)
+{
+    struct mc_manifest all = {.step = s->m.step, .epoch = s->m.epoch, .unix_time = s->m.unix_time};
+    mc_status st = mc_table_merge(tables, bytes, s->ask->group->n, &all, err);
+    if (st != MC_OK) {
+        mc_manifest_fini(&all);
+        return st;
+    }
+    all.books = s->m.books;
+    s->m.books = NULL;
+    memcpy(all.weights_hash, s->m.weights_hash, sizeof all.weights_hash);
+    mc_manifest_fini(&s->m);
+    s->m = all;
+    return MC_OK;
+}
+
+/* Every writer's table to writer 0 (I6). A failure of one is known to all at the next vote. */
+static mc_status gather(struct save *s, struct mc_err *err)
+{
+    const struct mc_ckpt_group *g = s->ask->group;
+    void *table = NULL, *tables = NULL;
+    int64_t *bytes = NULL;
+    size_t n = 0;
+    mc_status st = mc_table_write(&s->m, s->me, &table, &n, err);
+    mc_status sent = g->gather(g->arg, table, (int64_t)n, &tables, &bytes, err);
+    if (st == MC_OK)
+        st = sent;
+    if (st == MC_OK && s->me == 0)
+        st = take_tables(s, tables, bytes, err);
+    mc_free(table);
+    mc_free(tables);
+    mc_free(bytes);
+    return st;
+}
+
+static mc_status commit(struct save *s, struct mc_err *err)
+{
+    struct mc_json j;
+    mc_status st = MC_OK;
     MC_TRY(mc_manifest_check(&s->m, s->folder, err)); /* what no reader would accept stays out */
     mc_json_init_grow(&j);
     mc_manifest_write(&s->m, &j);
@@ -341,26 +416,30 @@ static mc_status write_all(struct save *s, struct mc_err *err)
     return st;
 }
 
+static mc_status save(struct save *s, struct mc_err *err)
+{
+    MC_TRY(vote(s, open_folder(s, err), err));
+    MC_TRY(vote(s, write_file(s, err), err));
+    mc_status st = s->ask->group ? gather(s, err) : MC_OK;
+    if (st == MC_OK && s->me == 0)
+        st = commit(s, err);
+    return vote(s, st, err);
+}
+
 mc_status mc_ckpt_save(const struct mc_ckpt_save *ask, struct mc_err *err)
 {
-    struct save s = {.ask = ask, .store = &mc_store_posix, .file = {.fd = -1}};
-    if (!claim(ask->step, ask->epoch))
-        return mc_err_set(err, MC_E_BUG, "save: another save of this process is still writing");
-    mc_status st = plan(&s, err);
-    if (st == MC_OK) {
-        mc_ckpt_name_print(ask->step, ask->epoch, s.name);
-        st = mc_path_join(s.folder, sizeof s.folder, ask->ckpt_dir, s.name, err);
-    }
-    if (st == MC_OK)
-        st = fence(&s, err);
-    if (st == MC_OK)
-        st = write_all(&s, err);
+    struct save s = {.ask = ask,
+                     .store = &mc_store_posix,
+                     .me = ask->group ? ask->group->me : 0,
+                     .file = {.fd = -1}};
+    mc_status st = save(&s, err);
     s.store->abandon(&s.file); /* a no-op after finish */
     ZSTD_freeCCtx(s.zstd);
     mc_free(s.raw);
     mc_free(s.packed);
     mc_free(s.sorted);
     mc_manifest_fini(&s.m);
-    release();
+    if (s.claimed)
+        release();
     return st == MC_OK ? st : mc_err_trail(err, st, __FILE__, __LINE__);
 }

@@ -3,6 +3,7 @@
  *
  *   ckpt_driver DIR COMMAND...     in order, until one fails
  *     save:STEP:EPOCH[:z]  the fixture's state of STEP (z: compressed)      -> "saved STEP"
+ *     many:STEP:EPOCH[:z]  the same by three writers, in turns              -> "saved STEP"
  *     retain:KEEP:EPOCH                                                      -> "retained"
  *     load                 newest, in full, judged                           -> "loaded STEP"
  *     verify               every checkpoint that lists as whole              -> "verified N"
@@ -13,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include "ckpt_fixture.h"
+#include "ckpt_group.h"
 #include "../../core/base/arena.h"
 #include "../../core/base/log.h"
 
@@ -92,6 +93,10 @@ int main(int argc, char **argv)
             fx_make(&f, a);
             st = fx_save(argv[1], &f, a, (int)b, z == 'z', &e);
             fx_free(&f);
+            if (st == MC_OK)
+                say("saved", a);
+        } else if (sscanf(argv[i], "many:%ld:%ld:%c", &a, &b, &z) >= 2) {
+            st = fx_save_by(3, argv[1], a, (int)b, z == 'z', &e);
             if (st == MC_OK)
                 say("saved", a);
         } else if (sscanf(argv[i], "retain:%ld:%ld", &a, &b) == 2) {

@@ -37,7 +37,10 @@ still_good() { # LEAST WHAT
 mkdir -p "$work/base"
 "$driver" "$work/base/ckpt" save:1:1 save:2:1:z >/dev/null || exit 2
 mkdir "$work/base/ckpt/step-000000003.e1" && echo half >"$work/base/ckpt/step-000000003.e1/data-00000.mcd"
-job=(retain:2:2 save:4:2:z save:5:2 retain:2:2)
+sweep() { # NAME JOB...: a failure at each call of the job, of each kind
+local name=$1 job calls what at n rc acked ok
+shift
+job=("$@")
 fresh
 calls=$(MC_IO_DIR=$run MC_IO_COUNT=$work/n LD_PRELOAD=$io "$driver" "$dir" "${job[@]}" >/dev/null; cat "$work/n")
 [ "$calls" -gt 40 ] || fail "only $calls I/O calls seen in save and retain: is the shim in?"
@@ -48,19 +51,22 @@ for what in :eio :enospc :edquot :estale :short :eintr :kill +:eio +:enospc; do
         { MC_IO_DIR=$run MC_IO_FAIL=$n$what LD_PRELOAD=$io "$driver" "$dir" "${job[@]}" >"$out" 2>&1; } 2>/dev/null
         rc=$?
         acked=$(sed -n 's/^saved //p' "$out" | tail -1)
-        name="call $n of $calls, $what (exit $rc)"
+        told="$name, call $n of $calls, $what (exit $rc)"
         case $what:$rc in
         *:0 | :kill:137) ok=1 ;;
         :short:*) ok=0 ;;
         *) [ $rc -gt 20 ] && [ $rc -lt 60 ] && grep -q "^failed" "$out" && ok=1 || ok=0 ;;
         esac
-        if [ $ok = 0 ]; then fail "$name: $(tail -1 "$out")"
-        elif still_good "${acked:-2}" "$name"; then at=$((at + 1)); fi
+        if [ $ok = 0 ]; then fail "$told: $(tail -1 "$out")"
+        elif still_good "${acked:-2}" "$told"; then at=$((at + 1)); fi
         n=$((n + 1))
     done
     [ "$at" = "$calls" ] && pass
-    echo "I/O call n fails, n = 1..$calls, $what: $at good"
+    echo "I/O call n fails, $name, n = 1..$calls, $what: $at good"
 done
+}
+sweep "one writer" retain:2:2 save:4:2:z save:5:2 retain:2:2
+sweep "three writers" many:4:2:z many:5:2 retain:2:2
 # The message says which file and why, and ENOSPC is told from EIO.
 fresh
 MC_IO_DIR=$run MC_IO_OPS=fallocate MC_IO_FAIL=1:enospc LD_PRELOAD=$io "$driver" "$dir" save:4:2 >"$out" 2>&1
@@ -129,12 +135,15 @@ crash() { # NAME WANT DROP SETUP -- JOB
 }
 crash first 0 "" -- save:1:1
 crash next 0 "" save:1:1 -- save:2:1:z
+crash many 0 "" save:1:1 -- many:2:1
+crash many-first 0 "" -- many:1:1
 crash retain 0 "" save:1:1 save:2:1 -- save:3:1 retain:2:1
 crash sweep 0 "" save:1:1 save:2:1 -- retain:2:2 save:3:2 save:4:2 retain:2:2
 crash long 0 "" save:1:1 save:2:1 save:3:1 -- save:4:2 retain:2:2 save:5:2 retain:2:2 save:6:2 retain:3:2
 # The enumerator must see what it is for: each sync of a save, forgotten, loses something. (Syncs 1
 # and 2, of the run folder, stand in for each other when ckpt/ is new.)
 for k in 3 4 5 6 7; do crash first 1 $k -- save:1:1; done
+for k in 4 5 6 7 8 9; do crash many-first 1 $k -- many:1:1; done # of three data files, 4 to 6
 echo "power cuts: $states states in all"
 
 # ---- memory of a save and a load: chunks, not the state ----

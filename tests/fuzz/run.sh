@@ -40,6 +40,13 @@ fi
 printf '{"format":"mascon-checkpoint","version":1,"step":1,"epoch":1,"time":1.5,"weights_hash":null,"books":{"step":1},"files":[{"name":"data-00000.mcd","bytes":192}],"tensors":[{"name":"a","dtype":"F32","shape":[4,2],"boxes":[{"file":0,"lo":[0,0],"n":[2,2],"chunks":[[64,16,16,"raw","00000000000000aa","00000000000000aa"]]},{"file":0,"lo":[2,0],"n":[2,2],"chunks":[[128,9,16,"zstd","00000000000000aa","00000000000000ab"]]}]}]' >"$seeds/fuzz_manifest/small"
 printf '\0\3abcdefghijklmnop' >"$seeds/fuzz_data_file/raw"
 { printf '\5\77'; head -c 256 /dev/zero | zstd -q -c 2>/dev/null || printf '\50\265\57\375\40\0\1\0\0'; } >"$seeds/fuzz_data_file/zstd"
+# A table of one box [4, 2] and one chunk; its checksum is the target's business.
+if [ -d "$seeds/fuzz_table" ]; then
+    z() { head -c "$1" /dev/zero; }
+    { printf 'MCTABLE\1\1'; z 7; printf '\7'; z 7; printf '\2'; z 7; printf '\200'; z 7; printf '\1'; z 7; printf '\1'; z 15
+      printf a; z 115; printf '\2\0\0\0\4'; z 7; printf '\2'; z 55; printf '\4'; z 7; printf '\2'; z 23
+      printf '\1'; z 7; printf '\100'; z 7; printf '\40\0\0\0\40'; z 27; } >"$seeds/fuzz_table/small"
+fi
 printf '\1{"sources":[{"name":"text","taken":5,"phase_base":0}]}' >"$seeds/fuzz_books/cursor"
 i=0
 for u in '200M tokens' '2B' '10k samples' '7 steps' '60 min' '1.5 h' '90 s' 500 '0.25 days' '3ms' '1e3 steps' '4611686018427387904 tokens'; do
