@@ -35,6 +35,26 @@ target_include_directories(dep_openblas SYSTEM INTERFACE ${OPENBLAS_INCLUDE})
 target_link_libraries(dep_openblas INTERFACE ${OPENBLAS_LIB})
 message(STATUS "openblas ${OPENBLAS_LIB}")
 
+# UCX joins several ranks. Without it one rank runs, and core/comm/comm_none.c says so to whoever asks for more.
+add_library(dep_ucx INTERFACE)
+set(MC_LEFT_OUT "core/comm/comm_(ucx|group|coll|sum)\\.c$") # source files that are not built
+if(NOT MC_UCX MATCHES "^(auto|on|off)$")
+  message(FATAL_ERROR "MC_UCX: auto, on or off, not '${MC_UCX}'")
+endif()
+if(NOT MC_UCX STREQUAL "off")
+  pkg_check_modules(PC_ucx QUIET IMPORTED_TARGET ucx>=1.13)
+  if(PC_ucx_FOUND)
+    target_link_libraries(dep_ucx INTERFACE PkgConfig::PC_ucx)
+    set(MC_LEFT_OUT "core/comm/comm_none\\.c$")
+    message(STATUS "ucx ${PC_ucx_VERSION}")
+  elseif(MC_UCX STREQUAL "on")
+    message(FATAL_ERROR "MC_UCX=on: ucx >= 1.13 was not found; on Debian: apt-get install libucx-dev")
+  endif()
+endif()
+if(NOT PC_ucx_FOUND OR MC_UCX STREQUAL "off")
+  message(STATUS "UCX: off (one rank only; on Debian: apt-get install libucx-dev)")
+endif()
+
 # Optional parts: named, found or reported. Nothing is quietly off.
 foreach(part CUDA SLURM)
   if(MC_${part} STREQUAL "on")
