@@ -2,76 +2,60 @@
  *
  * agent_step.c:  mc_agent_step(state, event, now) -> actions. No system call, no clock, no
  *                allocation: a simulator runs this code.
- * agent_run.c:   waits for pidfds, signals and timers, turns them into events, carries the actions
- *                out. */
+ * agent_run.c:   waits for pidfds, control sockets, signals and timers, turns them into events,
+ *                carries the actions out, and tells the coordinator (coord.h), which decides. */
 #pragma once
 #include <stdint.h>
 #include "../base/status.h"
 #include "../run/page.h"
 #include "../run/rundir.h"
 
-enum { MC_AGENT_RANKS = 64, MC_AGENT_ACTIONS = 8 + 2 * MC_AGENT_RANKS };
+enum { MC_AGENT_RANKS = 64, MC_AGENT_ACTIONS = 2 + MC_AGENT_RANKS };
 
 enum mc_agent_event_kind {
-    MC_AEV_START,
+    MC_AEV_SPAWN,  /* order: start the ranks */
+    MC_AEV_SIGNAL, /* order: rank (-1: all), sig */
+    MC_AEV_KILL,   /* order: rank (-1: all) */
+    MC_AEV_END,    /* order: the run is over, exit_code */
+    MC_AEV_LOST,   /* the coordinator is gone */
     MC_AEV_SPAWNED,
     MC_AEV_SPAWN_FAILED,
     MC_AEV_EXITED,
-    MC_AEV_SIGNAL,
     MC_AEV_TICK
 };
-struct mc_agent_event {
+struct mc_agent_event { /* ranks are counted within the node */
     enum mc_agent_event_kind kind;
-    int rank;
-    int wait_status;             /* EXITED: as from waitpid */
-    int result_valid, exit_code; /* EXITED: what the page said; SPAWN_FAILED: exit_code */
-    int has_message; /* EXITED: the page holds an error: 76 without is an orderly stop */
-    int64_t segment_steps;
-    int sig; /* SIGNAL */
+    int rank, sig, exit_code;
 };
-enum mc_agent_action_kind {
-    MC_AACT_SPAWN,
-    MC_AACT_SIGNAL,
-    MC_AACT_KILL,
-    MC_AACT_INCIDENT,
-    MC_AACT_FINISH
-};
+enum mc_agent_action_kind { MC_AACT_SPAWN, MC_AACT_SIGNAL, MC_AACT_KILL, MC_AACT_FINISH };
 struct mc_agent_action {
     enum mc_agent_action_kind kind;
-    int rank;
-    int sig;
-    const char *cls;
-    int exit_code;
+    int rank, sig, exit_code;
 };
-enum mc_agent_phase {
-    MC_AGENT_IDLE,
-    MC_AGENT_RUNNING,
-    MC_AGENT_STOPPING,
-    MC_AGENT_KILLING,
-    MC_AGENT_DONE
-};
+enum mc_agent_phase { MC_AGENT_IDLE, MC_AGENT_RUNNING, MC_AGENT_KILLING, MC_AGENT_DONE };
 struct mc_agent {
     enum mc_agent_phase phase;
-    int nranks, alive, exit_code, signals, last_sig;
-    int spawning;       /* SPAWN actions without an answer yet */
-    int64_t kill_at_ns; /* STOPPING: after this the ranks are killed; 0: never */
-    int64_t grace_ns;   /* between a stop request to the ranks and the kill: long enough for a
-                           checkpoint */
+    int nranks, alive, spawning, exit_code;
+    int ended;             /* END or LOST came */
+    int lost;              /* ... LOST, or silence */
+    int64_t wait_ns;       /* how long the coordinator may say nothing when it must; 0: for ever */
+    int64_t wait_until_ns; /* 0: it need not say anything now */
     uint8_t up[MC_AGENT_RANKS];
-    int first_dead; /* -1; the rank whose end began the failure */
 };
-void mc_agent_init(struct mc_agent *a, int nranks, int64_t grace_ns);
+void mc_agent_init(struct mc_agent *a, int nranks, int64_t wait_ns);
 /* Returns the number of actions written. */
 int mc_agent_step(struct mc_agent *a, const struct mc_agent_event *ev, int64_t now_ns,
                   struct mc_agent_action out[MC_AGENT_ACTIONS]);
 
 struct mc_agent_run {
     struct mc_rundir *rd;
-    int nranks, threads_per_rank;
-    const char *exe; /* this program, as a path */
-    const char *const
-        *rank_args;   /* NULL-ended, may be NULL: exe rank RUN N rank_args... --page-fd F */
-    int64_t grace_ns; /* between a stop signal and the kill; 0: 10 minutes */
+    int nranks, threads_per_rank; /* ranks of this node */
+    const char *exe;              /* this program, as a path */
+    const char *const *rank_args; /* NULL-ended, may be NULL:
+                                     exe rank RUN N rank_args... --page-fd F --ctl-fd C */
+    int64_t grace_ns;             /* between a stop signal and the kill; 0: 10 minutes */
+    int64_t wait_ns;              /* how long the start waits for agents and ranks; 0: 2 minutes */
+    uint64_t recipe_hash, build;  /* what every rank and every agent must agree on */
 };
 struct mc_agent_result {
     int exit_code;

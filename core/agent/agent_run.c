@@ -1,256 +1,144 @@
-/* agent_run.c - the loop that feeds agent_step.c on one host. Floor 6 (agent).
+/* agent_run.c - the loop of one node: ranks, their sockets, signals, and the coordinator, which on
+ * node 0 lives in this process. Floor 6 (agent).
  *
  * A rank is started as
- *     EXE rank RUN N [rank_args...] --page-fd F
- * RUN the run folder, N the rank's number from 0, F the descriptor of its progress page. The
- * descriptor of the run's lock is passed on too, unnamed: it only has to stay open.
+ *     EXE rank RUN N [rank_args...] --page-fd F --ctl-fd C
+ * RUN the run folder, N the rank's number in the world, F the descriptor of its progress page, C
+ * that of its control socket. The descriptor of the run's lock is passed on too, unnamed: it only
+ * has to stay open.
  *
  * I1  Ranks are forked from this, the main, thread: when it ends, by kill -9 too, the kernel kills
  *     them (spawn.c).
  * I2  Stop signals are blocked between the look at the count and ppoll, so that none is missed by
- *     the wait; but not while an event is written: two of them are told apart by the time between
- *     their deliveries (spawn.c), which must not be that of a slow disk.
+ *     the wait; but not while an event is written (mc_coord_note).
  * I3  A rank's end is seen by its pidfd, at once; where the system has none, by a poll every 20 ms.
  *     Each rank is reaped exactly once, by waitpid on its own pid.
  * I4  The page is read after the rank is dead: nobody writes to it any more.
- * I5  What cannot be written to the run folder (a full disk) is logged, unless the folder is gone,
- *     and does not change what happens to the ranks.
+ * I5  Nothing here waits for a rank: its socket is written without blocking, and what it does not
+ *     take stays in the table until it does.
  *
- * Memory: one block of mc_alloc; a page a rank, unmapped at the end. Threads: the main thread. */
-#include "agent.h"
+ * Memory: one block of mc_alloc; a page a rank, unmapped at the end; one table of an exchange.
+ * Threads: the main thread. */
+#include "agent_int.h"
 #include "../base/arena.h"
 #include "../base/clock.h"
+#include "../base/json.h"
 #include "../base/log.h"
-#include "../base/sysio.h"
-#include "../run/spawn.h"
 #include <errno.h>
 #include <poll.h>
-#include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { MAX_RANK_ARGS = 64, FLIGHT_IN_INCIDENT = 64, TICK_MS = 250, BLIND_POLL_MS = 20 };
+enum {
+    MAX_RANK_ARGS = 64,
+    FLIGHT_OF_FAILED = 64, /* events in an incident */
+    FLIGHT_OF_KILLED = 16,
+    TICK_MS = 250,
+    SETTLE_TICK_MS = 20, /* while a cause is being settled */
+    BLIND_POLL_MS = 20,
+    PACKETS_A_TURN = 16
+};
 #define DEFAULT_GRACE_NS (INT64_C(600) * 1000000000)
+#define DEFAULT_WAIT_NS  (INT64_C(120) * 1000000000)
 
+struct rank_io {
+    struct mc_page *page;
+    int page_fd, ctl_fd; /* -1: none */
+    struct mc_child child;
+    int hello;
+    uint32_t seq; /* the exchange that `sent` counts */
+    int sent;     /* members of the table that the rank has been given */
+};
 struct runner {
     const struct mc_agent_run *cfg;
     struct mc_agent agent;
     struct mc_agent_result *res;
-    struct mc_page *page[MC_AGENT_RANKS];
-    int page_fd[MC_AGENT_RANKS];
-    struct mc_child child[MC_AGENT_RANKS]; /* pid 0: not there */
-    int wait_status[MC_AGENT_RANKS];
+    struct mc_coord_run *coord;
+    struct mc_agent_table table;
+    struct rank_io io[MC_AGENT_RANKS];
     int64_t ooms_before; /* -1: unknown */
     sigset_t while_waiting;
     int signals_seen, done;
-    char node[256], spawn_error[1400];
+    unsigned char packet[MC_MSG_MAX];
 };
 
-/* ---- what the system says about out-of-memory kills ---- */
+static void hear_coordinator(struct runner *r, const struct mc_msg *m);
 
-/* The number behind `key` and one blank, at the start of a line; -1 when the file has none. */
-static int64_t counter_in(const char *path, const char *key)
-{
-    char *text;
-    size_t n, nk = strlen(key);
-    int64_t v = -1;
-    if (mc_sys_read_file(path, (size_t)1 << 20, &text, &n, NULL) != MC_OK)
-        return -1;
-    for (char *line = text; line; line = strchr(line, '\n'), line = line ? line + 1 : NULL)
-        if (strncmp(line, key, nk) == 0 && line[nk] == ' ')
-            v = strtoll(line + nk + 1, NULL, 10);
-    mc_free(text);
-    return v;
-}
-
-/* Kills of the out-of-memory killer so far: in this process's cgroup (version 2, else 1), else,
- * where there is no such file (a root cgroup), on the whole host. */
-static int64_t oom_kills(void)
-{
-    char *text, path[1400];
-    size_t n;
-    int64_t v = -1;
-    if (mc_sys_read_file("/proc/self/cgroup", 65536, &text, &n, NULL) == MC_OK) {
-        for (char *save = NULL, *line = strtok_r(text, "\n", &save); line && v < 0;
-             line = strtok_r(NULL, "\n", &save)) {
-            char *at = strstr(line, ":memory:");
-            if (strncmp(line, "0::", 3) == 0) {
-                snprintf(path, sizeof path, "/sys/fs/cgroup%.1000s/memory.events", line + 3);
-                v = counter_in(path, "oom_kill");
-            } else if (at) {
-                snprintf(path, sizeof path, "/sys/fs/cgroup/memory%.1000s/memory.oom_control",
-                         at + 8);
-                v = counter_in(path, "oom_kill");
-            }
-        }
-        mc_free(text);
-    }
-    return v >= 0 ? v : counter_in("/proc/vmstat", "oom_kill");
-}
-
-/* ---- words ---- */
-
-static void describe_end(const struct runner *r, int rank, const char *cls, char *dst, size_t cap)
-{
-    int st = r->wait_status[rank];
-    const struct mc_page *p = r->page[rank];
-    char how[120], where[96];
-    snprintf(where, sizeof where, "in phase %s of step %lld",
-             mc_phase_name((enum mc_phase)atomic_load(&p->phase)),
-             (long long)atomic_load(&p->step));
-    if (WIFSIGNALED(st))
-        snprintf(how, sizeof how, "was killed by signal %d (%s)", WTERMSIG(st),
-                 strsignal(WTERMSIG(st)));
-    else if (WIFEXITED(st) && atomic_load(&p->result_valid))
-        snprintf(how, sizeof how, "ended with exit code %d", WEXITSTATUS(st));
-    else
-        snprintf(how, sizeof how, "ended with exit code %d and left no result", WEXITSTATUS(st));
-    snprintf(dst, cap, "rank %d (pid %d) %s %s%s", rank, (int)r->child[rank].pid, how, where,
-             strcmp(cls, "oom") == 0 ? "; the kernel's out-of-memory killer was at work: use a "
-                                       "smaller microbatch or a machine with more memory"
-                                     : "");
-}
-
-static void describe(const struct runner *r, const struct mc_agent_action *a, const char *cls,
-                     char *dst, size_t cap)
-{
-    const struct mc_page *p = a->rank >= 0 ? r->page[a->rank] : NULL;
-    if (strcmp(cls, "spawn") == 0)
-        snprintf(dst, cap, "%s", r->spawn_error);
-    else if (strcmp(cls, "stop_timeout") == 0)
-        snprintf(dst, cap,
-                 "rank %d (pid %d) had not ended %lld s after it was asked to; it was in phase %s "
-                 "of step %lld and was killed",
-                 a->rank, (int)r->child[a->rank].pid, (long long)(r->agent.grace_ns / 1000000000),
-                 mc_phase_name((enum mc_phase)atomic_load(&p->phase)),
-                 (long long)atomic_load(&p->step));
-    else if (strcmp(cls, "killed_by_user") == 0)
-        snprintf(dst, cap, "killed at the %d. stop signal, before the ranks had ended",
-                 r->agent.signals);
-    else if (p->message[0])
-        snprintf(dst, cap, "%.*s", (int)strnlen(p->message, sizeof p->message), p->message);
-    else
-        describe_end(r, a->rank, cls, dst, cap);
-}
-
-static void event(const struct runner *r, const char *kind, const char *fields)
+static void to_coordinator(struct runner *r, const struct mc_msg *m)
 {
     struct mc_err e = {0};
-    sigset_t blocked;
-    pthread_sigmask(SIG_SETMASK, &r->while_waiting, &blocked);    /* I2 */
-    if (mc_rundir_event(r->cfg->rd, kind, fields, &e) != MC_OK && /* I5 */
-        mc_rundir_held(r->cfg->rd, NULL) == MC_OK)
+    if (mc_coord_hear(r->coord, 0, m, &e) != MC_OK)
         mc_log(MC_LOG_ERROR, "%s", e.msg);
-    pthread_sigmask(SIG_SETMASK, &blocked, NULL);
+}
+
+static void to_node(void *arg, int node, const struct mc_msg *m)
+{
+    struct runner *r = arg;
+    (void)node;
+    hear_coordinator(r, m);
 }
 
 /* ---- actions ---- */
 
-static void carry_out(struct runner *r, const struct mc_agent_action *list, int n);
+static void feed(struct runner *r, const struct mc_agent_event *ev);
 
-static void feed(struct runner *r, const struct mc_agent_event *ev)
-{
-    struct mc_agent_action list[MC_AGENT_ACTIONS];
-    int n = mc_agent_step(&r->agent, ev, mc_clock_ns(), list);
-    carry_out(r, list, n);
-}
-
-static mc_status start_rank(struct runner *r, int rank, struct mc_err *err)
+static mc_status start_rank(struct runner *r, int i, struct mc_err *err)
 {
     const struct mc_agent_run *cfg = r->cfg;
-    const char *argv[8 + MAX_RANK_ARGS];
-    char number[16], fd[16];
-    int n = 0, keep[2] = {r->page_fd[rank], cfg->rd->lock_fd};
-    snprintf(number, sizeof number, "%d", rank);
-    snprintf(fd, sizeof fd, "%d", r->page_fd[rank]);
+    const char *argv[10 + MAX_RANK_ARGS];
+    char number[16], page[16], ctl[16];
+    int n = 0, pair[2];
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) == -1)
+        return mc_err_sys(err, "cannot make a control socket");
+    int keep[3] = {r->io[i].page_fd, pair[1], cfg->rd->lock_fd};
+    snprintf(number, sizeof number, "%d", i);
+    snprintf(page, sizeof page, "%d", r->io[i].page_fd);
+    snprintf(ctl, sizeof ctl, "%d", pair[1]);
     argv[n++] = cfg->exe;
     argv[n++] = "rank";
     argv[n++] = cfg->rd->path;
     argv[n++] = number;
-    for (int i = 0; cfg->rank_args && cfg->rank_args[i]; i++) {
-        if (i == MAX_RANK_ARGS)
-            return mc_err_set(err, MC_E_USAGE, "more than %d arguments for a rank", MAX_RANK_ARGS);
-        argv[n++] = cfg->rank_args[i];
+    for (int k = 0; cfg->rank_args && cfg->rank_args[k]; k++) {
+        MC_ASSERT(k < MAX_RANK_ARGS);
+        argv[n++] = cfg->rank_args[k];
     }
     argv[n++] = "--page-fd";
-    argv[n++] = fd;
+    argv[n++] = page;
+    argv[n++] = "--ctl-fd";
+    argv[n++] = ctl;
     argv[n] = NULL;
     const struct mc_spawn s = {.argv = argv,
                                .keep_fds = keep,
-                               .nkeep = cfg->rd->lock_fd >= 0 ? 2 : 1,
+                               .nkeep = cfg->rd->lock_fd >= 0 ? 3 : 2,
                                .threads = cfg->threads_per_rank};
-    return mc_spawn(&s, &r->child[rank], err); /* I1 */
+    mc_status st = mc_spawn(&s, &r->io[i].child, err); /* I1 */
+    close(pair[1]);
+    if (st != MC_OK)
+        close(pair[0]);
+    else
+        r->io[i].ctl_fd = pair[0];
+    return st;
 }
 
-static void do_spawn(struct runner *r, int rank)
+static void do_spawn(struct runner *r, int i)
 {
     struct mc_err e = {0};
-    struct mc_agent_event ev = {.kind = MC_AEV_SPAWNED, .rank = rank};
-    mc_status st = start_rank(r, rank, &e);
+    mc_status st = start_rank(r, i, &e);
+    const struct mc_agent_event ev = {.kind = st == MC_OK ? MC_AEV_SPAWNED : MC_AEV_SPAWN_FAILED,
+                                      .rank = i};
+    struct mc_msg m = {.kind = MC_MSG_SPAWNED, .rank = i};
+    m.v[0] = r->io[i].child.pid;
     if (st != MC_OK) {
-        ev.kind = MC_AEV_SPAWN_FAILED;
-        ev.exit_code = mc_status_exit_code(st);
-        if (!r->spawn_error[0])
-            snprintf(r->spawn_error, sizeof r->spawn_error, "%s", e.msg);
+        m.kind = MC_MSG_SPAWN_FAILED;
+        m.v[0] = mc_status_exit_code(st);
+        m.text = e.msg;
+        m.ntext = strlen(e.msg);
     }
     feed(r, &ev);
-}
-
-static void do_incident(struct runner *r, const struct mc_agent_action *a)
-{
-    struct mc_err e = {0};
-    struct mc_json flight;
-    const char *cls = a->cls;
-    char text[1400], fields[64];
-    const struct mc_page *p = a->rank >= 0 ? r->page[a->rank] : NULL;
-    int number = 0;
-    if (a->rank >= 0 && strcmp(cls, "rank_death") == 0 && WIFSIGNALED(r->wait_status[a->rank]) &&
-        WTERMSIG(r->wait_status[a->rank]) == SIGKILL && r->ooms_before >= 0 &&
-        oom_kills() > r->ooms_before)
-        cls = "oom";
-    describe(r, a, cls, text, sizeof text);
-    mc_json_init_grow(&flight);
-    if (p)
-        mc_flight_json(&p->flight, FLIGHT_IN_INCIDENT, &flight, NULL); /* I4 */
-    const struct mc_incident in = {.cls = cls,
-                                   .rank = a->rank,
-                                   .pid = a->rank >= 0 ? (int)r->child[a->rank].pid : (int)getpid(),
-                                   .node = r->node,
-                                   .message = text,
-                                   .step = p ? atomic_load(&p->step) : -1,
-                                   .flight = p && !flight.failed ? flight.buf : NULL};
-    if (mc_rundir_incident(r->cfg->rd, &in, &number, &e) != MC_OK && /* I5 */
-        mc_rundir_held(r->cfg->rd, NULL) == MC_OK)
-        mc_log(MC_LOG_ERROR, "%s", e.msg);
-    mc_json_fini(&flight);
-    snprintf(fields, sizeof fields, "\"number\":%d,\"class\":\"%s\",\"rank\":%d", number, cls,
-             a->rank);
-    event(r, "incident", fields);
-    snprintf(r->res->message, sizeof r->res->message, "%.1000s", text);
-}
-
-static void do_finish(struct runner *r, int exit_code)
-{
-    const struct mc_page *p = r->page[0]; /* I4 */
-    struct mc_agent_result *res = r->res;
-    char fields[96];
-    r->done = 1;
-    res->exit_code = exit_code;
-    res->step = atomic_load(&p->step);
-    res->result_valid = atomic_load(&p->result_valid) == 1;
-    if (res->result_valid) {
-        res->step = p->result_step;
-        res->loss = p->loss;
-        res->weights_hash = p->weights_hash;
-        if (!res->message[0])
-            snprintf(res->message, sizeof res->message, "%.*s",
-                     (int)strnlen(p->message, sizeof p->message), p->message);
-    }
-    snprintf(fields, sizeof fields, "\"exit\":%d,\"step\":%lld", exit_code, (long long)res->step);
-    event(r, "end", fields);
+    to_coordinator(r, &m);
 }
 
 static void carry_out(struct runner *r, const struct mc_agent_action *list, int n)
@@ -263,15 +151,196 @@ static void carry_out(struct runner *r, const struct mc_agent_action *list, int 
             break;
         case MC_AACT_SIGNAL:
         case MC_AACT_KILL:
-            if (r->child[a->rank].pid > 0) /* not reaped yet, so the pid is still its own */
-                kill(r->child[a->rank].pid, a->sig);
-            break;
-        case MC_AACT_INCIDENT:
-            do_incident(r, a);
+            if (r->io[a->rank].child.pid > 0) /* not reaped yet, so the pid is still its own */
+                kill(r->io[a->rank].child.pid, a->sig);
             break;
         case MC_AACT_FINISH:
-            do_finish(r, a->exit_code);
+            r->done = 1;
+            r->res->exit_code = a->exit_code;
             break;
+        }
+    }
+}
+
+static void feed(struct runner *r, const struct mc_agent_event *ev)
+{
+    struct mc_agent_action list[MC_AGENT_ACTIONS];
+    int n = mc_agent_step(&r->agent, ev, mc_clock_ns(), list);
+    carry_out(r, list, n);
+}
+
+/* ---- what the coordinator says ---- */
+
+static void hear_end(struct runner *r, const struct mc_msg *m)
+{
+    struct mc_agent_result *res = r->res;
+    res->result_valid = m->v[1] != 0;
+    res->step = m->v[2];
+    memcpy(&res->loss, &m->v[3], 8);
+    memcpy(&res->weights_hash, &m->v[4], 8);
+    snprintf(res->message, sizeof res->message, "%.*s", (int)(m->ntext < 1000 ? m->ntext : 1000),
+             m->text);
+    const struct mc_agent_event ev = {.kind = MC_AEV_END, .exit_code = (int)m->v[0]};
+    feed(r, &ev);
+}
+
+static void give_to_rank(struct runner *r, int i);
+
+static void hear_gathered(struct runner *r, const struct mc_msg *m)
+{
+    struct mc_agent_table *t = &r->table;
+    struct mc_err e = {0};
+    int world = r->cfg->nranks;
+    if (t->seq != m->seq &&
+        mc_agent_table_begin(t, m->seq, m->text, m->ntext, m->v[0], world, &e)) {
+        mc_log(MC_LOG_ERROR, "%s", e.msg); /* the ranks' deadline ends it */
+        return;
+    }
+    int64_t members = (int64_t)m->ndata / t->n;
+    if (m->v[0] != t->n || m->v[1] != t->have || members * t->n != (int64_t)m->ndata ||
+        members > world - t->have)
+        return;
+    memcpy(t->all + (int64_t)t->have * t->n, m->data, m->ndata);
+    t->have += (int)members;
+    for (int i = 0; i < r->cfg->nranks; i++)
+        give_to_rank(r, i);
+}
+
+static void hear_coordinator(struct runner *r, const struct mc_msg *m)
+{
+    struct mc_agent_event ev = {.rank = m->rank};
+    switch (m->kind) {
+    case MC_MSG_SPAWN:
+        ev.kind = MC_AEV_SPAWN;
+        break;
+    case MC_MSG_SIGNAL:
+        ev.kind = MC_AEV_SIGNAL;
+        ev.sig = (int)m->v[0];
+        break;
+    case MC_MSG_KILL:
+        ev.kind = MC_AEV_KILL;
+        break;
+    case MC_MSG_END:
+        hear_end(r, m);
+        return;
+    case MC_MSG_GATHERED:
+        hear_gathered(r, m);
+        return;
+    default:
+        return;
+    }
+    feed(r, &ev);
+}
+
+/* ---- control sockets ---- */
+
+/* 0: the socket takes no more now. */
+static int send_packet(struct runner *r, int i, const struct mc_msg *m)
+{
+    size_t n = mc_wire_write(m, r->packet, sizeof r->packet);
+    struct rank_io *io = &r->io[i];
+    ssize_t k;
+    do
+        k = send(io->ctl_fd, r->packet, n, MSG_DONTWAIT | MSG_NOSIGNAL); /* I5 */
+    while (k == -1 && errno == EINTR);
+    if (k == -1 && errno == EAGAIN)
+        return 0;
+    if (k == -1) { /* it is dying; its end comes by the pidfd */
+        close(io->ctl_fd);
+        io->ctl_fd = -1;
+    }
+    return 1;
+}
+
+static int has_more(const struct runner *r, int i)
+{
+    const struct rank_io *io = &r->io[i];
+    return io->hello && io->ctl_fd != -1 && r->table.seq != 0 &&
+           (io->seq != r->table.seq || io->sent < r->table.have);
+}
+
+static void give_to_rank(struct runner *r, int i)
+{
+    const struct mc_agent_table *t = &r->table;
+    struct rank_io *io = &r->io[i];
+    while (has_more(r, i)) {
+        if (io->seq != t->seq) {
+            io->seq = t->seq;
+            io->sent = 0;
+        }
+        int64_t k = MC_MSG_DATA_MAX / t->n;
+        if (k > t->have - io->sent)
+            k = t->have - io->sent;
+        if (k == 0)
+            return;
+        const struct mc_msg m = {.kind = MC_MSG_GATHERED,
+                                 .rank = -1,
+                                 .seq = t->seq,
+                                 .v = {t->n, io->sent},
+                                 .text = t->what,
+                                 .ntext = strlen(t->what),
+                                 .data = t->all + (int64_t)io->sent * t->n,
+                                 .ndata = (size_t)(k * t->n)};
+        if (!send_packet(r, i, &m))
+            return;
+        io->sent += (int)k;
+    }
+}
+
+static void refuse(struct runner *r, int i, const char *why)
+{
+    const struct mc_msg m = {.kind = MC_MSG_REFUSED, .rank = i, .text = why, .ntext = strlen(why)};
+    (void)send_packet(r, i, &m);
+}
+
+static void hear_hello(struct runner *r, int i, const struct mc_msg *m)
+{
+    const struct mc_agent_run *cfg = r->cfg;
+    char why[300] = "";
+    if (m->rank != i || m->v[0] != cfg->nranks)
+        snprintf(why, sizeof why,
+                 "it takes itself for rank %d of %lld, the agent for rank %d of %d", m->rank,
+                 (long long)m->v[0], i, cfg->nranks);
+    else if ((uint64_t)m->v[1] != cfg->recipe_hash)
+        snprintf(why, sizeof why,
+                 "it read recipe %016llx, the agent started %016llx: resolved.json was changed",
+                 (unsigned long long)m->v[1], (unsigned long long)cfg->recipe_hash);
+    else if ((uint64_t)m->v[2] != cfg->build)
+        snprintf(why, sizeof why,
+                 "it runs build %016llx, the agent %016llx: the program was replaced during the "
+                 "start; start again",
+                 (unsigned long long)m->v[2], (unsigned long long)cfg->build);
+    if (why[0]) {
+        refuse(r, i, why);
+        return;
+    }
+    r->io[i].hello = 1;
+    const struct mc_msg hello = {.kind = MC_MSG_RANK_HELLO, .rank = i};
+    to_coordinator(r, &hello);
+}
+
+static void hear_rank(struct runner *r, int i)
+{
+    struct rank_io *io = &r->io[i];
+    for (int turn = 0; turn < PACKETS_A_TURN && io->ctl_fd != -1; turn++) {
+        unsigned char packet[MC_MSG_MAX];
+        struct mc_msg m;
+        struct mc_err e = {0};
+        ssize_t n = recv(io->ctl_fd, packet, sizeof packet, MSG_DONTWAIT);
+        if (n == -1 && (errno == EAGAIN || errno == EINTR))
+            return;
+        if (n <= 0) { /* closed: its end comes by the pidfd */
+            close(io->ctl_fd);
+            io->ctl_fd = -1;
+        } else if (mc_wire_read(packet, (size_t)n, &m, &e) != MC_OK) {
+            refuse(r, i, e.msg);
+        } else if (m.kind == MC_MSG_HELLO && !io->hello) {
+            hear_hello(r, i, &m);
+        } else if (m.kind == MC_MSG_GATHER && io->hello) {
+            m.rank = i;
+            to_coordinator(r, &m);
+        } else {
+            refuse(r, i, "a message that is not a rank's to say");
         }
     }
 }
@@ -280,53 +349,81 @@ static void carry_out(struct runner *r, const struct mc_agent_action *list, int 
 
 static void look_at_signals(struct runner *r)
 {
-    char fields[64];
     while (!r->done && r->signals_seen < mc_signals_count()) {
-        struct mc_agent_event ev = {.kind = MC_AEV_SIGNAL};
+        struct mc_msg m = {.kind = MC_MSG_SIGNAL, .rank = -1};
         r->signals_seen++;
-        ev.sig = r->signals_seen == 1 ? mc_signals_pending() : mc_signals_last();
-        snprintf(fields, sizeof fields, "\"signal\":\"%s\",\"count\":%d", sigabbrev_np(ev.sig),
-                 r->signals_seen);
-        feed(r, &ev); /* forwarded first: writing may be slow */
-        event(r, "signal", fields);
+        m.v[0] = r->signals_seen == 1 ? mc_signals_pending() : mc_signals_last();
+        to_coordinator(r, &m);
     }
+}
+
+static void rank_ended(struct runner *r, int i, int wait_status)
+{
+    const struct mc_page *p = r->io[i].page; /* I4 */
+    const struct mc_agent_event ev = {.kind = MC_AEV_EXITED, .rank = i};
+    struct mc_agent_exit x = {.wait_status = wait_status,
+                              .result_valid = atomic_load(&p->result_valid) == 1,
+                              .exit_code = p->exit_code,
+                              .status = p->status,
+                              .segment_steps = p->segment_steps,
+                              .step = atomic_load(&p->step),
+                              .result_step = p->result_step,
+                              .phase = (enum mc_phase)atomic_load(&p->phase),
+                              .loss = p->loss,
+                              .weights_hash = p->weights_hash};
+    struct mc_json flight;
+    struct mc_msg m = {.kind = MC_MSG_EXITED, .rank = i, .text = p->message};
+    x.oom = r->ooms_before >= 0 && mc_agent_oom_kills() > r->ooms_before;
+    mc_json_init_grow(&flight);
+    mc_flight_json(&p->flight,
+                   r->agent.phase == MC_AGENT_KILLING ? FLIGHT_OF_KILLED : FLIGHT_OF_FAILED,
+                   &flight, NULL);
+    mc_agent_exit_pack(&x, m.v);
+    m.ntext = strnlen(p->message, sizeof p->message);
+    if (!flight.failed && flight.len <= MC_MSG_DATA_MAX) {
+        m.data = flight.buf;
+        m.ndata = flight.len;
+    }
+    feed(r, &ev);
+    to_coordinator(r, &m);
+    mc_json_fini(&flight);
 }
 
 static void look_at_ranks(struct runner *r)
 {
     for (int i = 0; i < r->cfg->nranks && !r->done; i++) {
-        struct mc_child *c = &r->child[i];
+        struct rank_io *io = &r->io[i];
         int st;
-        if (!r->agent.up[i] || waitpid(c->pid, &st, WNOHANG) != c->pid) /* I3 */
+        if (!r->agent.up[i])
             continue;
-        const struct mc_page *p = r->page[i]; /* I4 */
-        struct mc_agent_event ev = {.kind = MC_AEV_EXITED,
-                                    .rank = i,
-                                    .wait_status = st,
-                                    .result_valid = atomic_load(&p->result_valid) == 1,
-                                    .exit_code = p->exit_code,
-                                    .has_message = p->message[0] != 0,
-                                    .segment_steps = p->segment_steps};
-        r->wait_status[i] = st;
-        if (c->pidfd != -1)
-            close(c->pidfd);
-        c->pidfd = -1;
-        feed(r, &ev);
+        if (io->ctl_fd != -1)
+            hear_rank(r, i);
+        give_to_rank(r, i);
+        if (waitpid(io->child.pid, &st, WNOHANG) != io->child.pid) /* I3 */
+            continue;
+        if (io->child.pidfd != -1)
+            close(io->child.pidfd);
+        io->child.pidfd = -1;
+        rank_ended(r, i, st);
     }
 }
 
 static void wait_for_something(struct runner *r)
 {
-    struct pollfd fds[MC_AGENT_RANKS];
+    struct pollfd fds[2 * MC_AGENT_RANKS];
     nfds_t n = 0;
-    int ms = TICK_MS;
+    int ms = r->coord->coord.cause.weight != MC_CAUSE_NONE ? SETTLE_TICK_MS : TICK_MS;
     for (int i = 0; i < r->cfg->nranks; i++) {
+        const struct rank_io *io = &r->io[i];
         if (!r->agent.up[i])
             continue;
-        if (r->child[i].pidfd == -1) /* I3 */
+        if (io->child.pidfd == -1) /* I3 */
             ms = BLIND_POLL_MS;
         else
-            fds[n++] = (struct pollfd){.fd = r->child[i].pidfd, .events = POLLIN};
+            fds[n++] = (struct pollfd){.fd = io->child.pidfd, .events = POLLIN};
+        if (io->ctl_fd != -1)
+            fds[n++] = (struct pollfd){.fd = io->ctl_fd,
+                                       .events = (short)(POLLIN | (has_more(r, i) ? POLLOUT : 0))};
     }
     const struct timespec t = {.tv_sec = 0, .tv_nsec = ms * 1000000L};
     (void)ppoll(fds, n, &t, &r->while_waiting); /* I2; EINTR, time-out: the caller looks anyway */
@@ -334,32 +431,75 @@ static void wait_for_something(struct runner *r)
 
 static void loop(struct runner *r)
 {
-    const struct mc_agent_event start = {.kind = MC_AEV_START}, tick = {.kind = MC_AEV_TICK};
+    const struct mc_agent_event tick = {.kind = MC_AEV_TICK};
+    const struct mc_coord_event start = {.kind = MC_CEV_START}, beat = {.kind = MC_CEV_TICK};
     look_at_signals(r); /* what came before the first rank */
-    feed(r, &start);
+    mc_coord_event(r->coord, &start);
     while (!r->done) {
         wait_for_something(r);
         look_at_signals(r);
         look_at_ranks(r);
         if (!r->done)
+            mc_coord_event(r->coord, &beat);
+        if (!r->done)
             feed(r, &tick);
     }
 }
 
-static void close_pages(struct runner *r)
+/* ---- life ---- */
+
+static mc_status open_pages(struct runner *r, struct mc_err *err)
+{
+    for (int i = 0; i < r->cfg->nranks; i++)
+        r->io[i].page_fd = r->io[i].ctl_fd = -1;
+    for (int i = 0; i < r->cfg->nranks; i++)
+        MC_TRY(mc_page_create(&r->io[i].page_fd, &r->io[i].page, err));
+    return MC_OK;
+}
+
+static void close_all(struct runner *r)
 {
     for (int i = 0; i < r->cfg->nranks; i++) {
-        if (!r->page[i])
+        struct rank_io *io = &r->io[i];
+        if (io->ctl_fd != -1)
+            close(io->ctl_fd);
+        if (!io->page)
             continue;
-        mc_page_detach(r->page[i]);
-        close(r->page_fd[i]);
+        mc_page_detach(io->page);
+        close(io->page_fd);
     }
+    mc_free(r->table.all);
+    mc_coord_destroy(r->coord);
+}
+
+static mc_status open_coordinator(struct runner *r, struct mc_err *err)
+{
+    const struct mc_agent_run *cfg = r->cfg;
+    char host[64] = "unknown";
+    const struct mc_coord_cfg c = {.nodes = 1,
+                                   .world = cfg->nranks,
+                                   .grace_ns = cfg->grace_ns > 0 ? cfg->grace_ns : DEFAULT_GRACE_NS,
+                                   .wait_ns = cfg->wait_ns > 0 ? cfg->wait_ns : DEFAULT_WAIT_NS,
+                                   .rd = cfg->rd,
+                                   .to_node = to_node,
+                                   .arg = r};
+    MC_TRY(mc_coord_create(&c, &r->coord, err));
+    (void)gethostname(host, sizeof host - 1);
+    mc_coord_join(r->coord, 0, 0, cfg->nranks, host);
+    return MC_OK;
+}
+
+static void tell_launch(const struct runner *r)
+{
+    char fields[96];
+    snprintf(fields, sizeof fields, "\"segment\":%d,\"ranks\":%d,\"threads\":%d",
+             r->cfg->rd->segment, r->cfg->nranks, r->cfg->threads_per_rank);
+    mc_coord_note(r->coord, "launch", fields);
 }
 
 mc_status mc_agent_run(const struct mc_agent_run *cfg, struct mc_agent_result *res,
                        struct mc_err *err)
 {
-    char fields[96];
     sigset_t stop, before;
     mc_status st = MC_OK;
     memset(res, 0, sizeof *res);
@@ -371,24 +511,20 @@ mc_status mc_agent_run(const struct mc_agent_run *cfg, struct mc_agent_result *r
         return mc_err_set(err, MC_E_NOMEM, "no memory for the agent");
     r->cfg = cfg;
     r->res = res;
-    if (gethostname(r->node, sizeof r->node - 1) == -1)
-        snprintf(r->node, sizeof r->node, "unknown");
-    mc_agent_init(&r->agent, cfg->nranks, cfg->grace_ns > 0 ? cfg->grace_ns : DEFAULT_GRACE_NS);
-    for (int i = 0; i < cfg->nranks; i++)
-        MC_TRY_GOTO(st, mc_page_create(&r->page_fd[i], &r->page[i], err), out);
-    r->ooms_before = oom_kills();
+    mc_agent_init(&r->agent, cfg->nranks, 0);
+    MC_TRY_GOTO(st, open_pages(r, err), out);
+    MC_TRY_GOTO(st, open_coordinator(r, err), out);
+    r->ooms_before = mc_agent_oom_kills();
     mc_signals_install();
     mc_signals_second_kills(0);
     mc_signals_set(&stop); /* I2 */
     pthread_sigmask(SIG_BLOCK, &stop, &before);
     r->while_waiting = before;
-    snprintf(fields, sizeof fields, "\"segment\":%d,\"ranks\":%d,\"threads\":%d", cfg->rd->segment,
-             cfg->nranks, cfg->threads_per_rank);
-    event(r, "launch", fields);
+    tell_launch(r);
     loop(r);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
 out:
-    close_pages(r);
+    close_all(r);
     mc_free(r);
     return st;
 }

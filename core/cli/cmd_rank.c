@@ -4,7 +4,9 @@
  *     loss, weights_hash, and the first error in one line.
  * I2  The rank reads the recipe of its segment from RUN, never the recipe file: what was checked
  *     and hashed at the start is what runs.
- * I3  A hook that nothing can interrupt ends the process from the watchdog's thread; the page is
+ * I3  The page says why this rank failed before anything that it shares with others is torn down:
+ *     the agent must not see a victim's complaint first.
+ * I4  A hook that nothing can interrupt ends the process from the watchdog's thread; the page is
  *     filled there, without a lock.
  *
  * Memory: the recipe's box and the hooks' VM, until the end. Threads: main; the pool's; the Lua
@@ -13,6 +15,8 @@
 #include "../base/flight.h"
 #include "../base/log.h"
 #include "../base/pool.h"
+#include "../par/mesh.h"
+#include "../run/ctl.h"
 #include "../run/page.h"
 #include "../run/rundir.h"
 #include "../run/spawn.h"
@@ -21,23 +25,30 @@
 #include <stdio.h>
 #include <string.h>
 
+/* How long a call among ranks waits for a member that does not come. */
+#define COMM_WAIT_NS (INT64_C(600) * 1000000000)
+
 struct rank {
     const char *run, *resume, *base_dir;
-    int64_t number, page_fd, lock_fd, threads;
+    int64_t number, world, page_fd, ctl_fd, lock_fd, threads, wait_s;
     int quiet, progress;
     struct mc_rundir rd;
     struct mc_page *page;
     struct mc_recipe_box *box;
+    struct mc_ctl *ctl;
+    struct mc_comm_net *net;
+    struct mc_mesh *mesh; /* NULL: one rank */
     struct mc_hook_ops hooks;
     int have_hooks;
     char home[1024];
 };
 
 static void fill_page(struct mc_page *p, const struct mc_train_result *res, int exit_code,
-                      const char *message)
+                      mc_status status, const char *message)
 {
     if (!p)
         return;
+    p->status = status;
     snprintf(p->message, sizeof p->message, "%.1000s", message);
     p->exit_code = exit_code;
     p->result_step = res->step;
@@ -54,12 +65,12 @@ static void report(void *arg, const char *kind, const char *hook, const char *me
     struct rank *r = arg;
     char text[8192];
     struct mc_json j;
-    if (strcmp(kind, "hook_stuck") == 0 && r->page) { /* I3 */
+    if (strcmp(kind, "hook_stuck") == 0 && r->page) { /* I4 */
         char why[1000];
         struct mc_train_result res = {.committed_step = -1, .loss = NAN};
         res.step = atomic_load(&r->page->step);
         snprintf(why, sizeof why, "hook %.200s: %.700s", hook, message);
-        fill_page(r->page, &res, 77, why);
+        fill_page(r->page, &res, 77, MC_E_GIVEUP, why);
     }
     mc_json_init_fixed(&j, text, sizeof text - 1);
     mc_json_open(&j, NULL, '{');
@@ -108,6 +119,38 @@ static mc_status read_resume(const struct rank *r, struct mc_train_cfg *cfg, str
     return MC_OK;
 }
 
+/* Hello to the agent; with others in the world: who they are, the net to them, groups on it. */
+static mc_status join(struct rank *r, const struct mc_recipe *recipe, struct mc_err *err)
+{
+    int64_t span = r->wait_s * 1000000000;
+    struct mc_layout layout;
+    if (r->ctl_fd < 0)
+        return r->world == 1 ? MC_OK
+                             : mc_err_set(err, MC_E_USAGE, "rank: %lld ranks need a --ctl-fd each",
+                                          (long long)r->world);
+    const struct mc_ctl_cfg cfg = {.fd = (int)r->ctl_fd,
+                                   .rank = (int)r->number,
+                                   .world = (int)r->world,
+                                   .recipe_hash = mc_recipe_hash(recipe),
+                                   .build = mc_ctl_build_id(),
+                                   .deadline_ns = span};
+    MC_TRY(mc_check_layout(recipe, (int)r->world, &layout, err));
+    MC_TRY(mc_ctl_open(&cfg, &r->ctl, err));
+    if (r->world == 1)
+        return MC_OK;
+    static struct mc_comm_peers peers; /* the net borrows it */
+    peers = (struct mc_comm_peers){
+        .arg = r->ctl, .exchange = mc_ctl_exchange, .describe = mc_ctl_describe};
+    const struct mc_comm_net_cfg net = {.world = (int)r->world,
+                                        .me = (int)r->number,
+                                        .peers = &peers,
+                                        .deadline_ns = span,
+                                        .collective_seq = r->page ? &r->page->collective_seq : NULL,
+                                        .bytes_moved = r->page ? &r->page->bytes_moved : NULL};
+    MC_TRY(mc_comm_net_open(&net, &r->net, err));
+    return mc_mesh_create(&layout, (int)r->number, r->net, "", COMM_WAIT_NS, &r->mesh, err);
+}
+
 static mc_status run(struct rank *r, struct mc_train_result *res, struct mc_err *err)
 {
     char path[1100];
@@ -122,13 +165,14 @@ static mc_status run(struct rank *r, struct mc_train_result *res, struct mc_err 
     MC_TRY(mc_rundir_segment_file(&r->rd, r->rd.segment, "resolved.json", path, err));
     MC_TRY(mc_recipe_read_json(path, &r->box, err)); /* I2 */
     const struct mc_recipe *recipe = mc_recipe_of(r->box);
+    MC_TRY(join(r, recipe, err));
     struct mc_train_cfg cfg = {.recipe = recipe,
                                .rd = &r->rd,
                                .page = r->page,
                                .rank = (int)r->number,
-                               .nranks = 1,
-                               .threads =
-                                   r->threads > 0 ? (int)r->threads : mc_pool_default_threads(1),
+                               .nranks = (int)r->world,
+                               .threads = r->threads > 0 ? (int)r->threads
+                                                         : mc_pool_default_threads((int)r->world),
                                .software = MC_SOFTWARE,
                                .quiet = r->quiet,
                                .progress = r->progress};
@@ -142,11 +186,16 @@ int mc_cmd_rank(int argc, char **argv)
 {
     static struct rank r;
     const char *pos[2];
-    r.page_fd = r.lock_fd = -1;
+    r.page_fd = r.ctl_fd = r.lock_fd = -1;
+    r.world = 1;
+    r.wait_s = 120;
     r.resume = "auto";
     r.base_dir = ".";
     const struct mc_arg arg[] = {
         {"--page-fd", "FD", "the progress page", MC_ARG_I64, &r.page_fd, 0, 1 << 20},
+        {"--ctl-fd", "FD", "the control socket", MC_ARG_I64, &r.ctl_fd, 0, 1 << 20},
+        {"--world", "N", "ranks of the run", MC_ARG_I64, &r.world, 1, 1 << 20},
+        {"--wait", "S", "seconds the start may wait for others", MC_ARG_I64, &r.wait_s, 1, 86400},
         {"--lock-fd", "FD", "the run's lock", MC_ARG_I64, &r.lock_fd, 0, 1 << 20},
         {"--resume", "HOW", "fresh, auto or a step", MC_ARG_STR, &r.resume, 0, 0},
         {"--base", "DIR", "where hooks are sought first", MC_ARG_STR, &r.base_dir, 0, 0},
@@ -165,8 +214,8 @@ int mc_cmd_rank(int argc, char **argv)
     if (rc != MC_ARGS_GO)
         return rc;
     r.run = pos[0];
-    if (!mc_args_i64(pos[1], &r.number) || r.number != 0) {
-        fprintf(stderr, "mascon: rank: this version runs rank 0 only\n");
+    if (!mc_args_i64(pos[1], &r.number) || r.number < 0 || r.number >= r.world) {
+        fprintf(stderr, "mascon: rank: N is 0 to --world - 1, not \"%.60s\"\n", pos[1]);
         return 2;
     }
     mc_signals_install();
@@ -175,9 +224,14 @@ int mc_cmd_rank(int argc, char **argv)
     struct mc_err err = {0};
     mc_status st = run(&r, &res, &err);
     rc = st == MC_OK ? res.exit_code : mc_status_exit_code(st);
-    fill_page(r.page, &res, rc, st == MC_OK ? "" : err.msg);
-    if (st != MC_OK && (!r.page || st == MC_E_BUG)) /* else the agent says it, once */
+    fill_page(r.page, &res, rc, st, st == MC_OK ? "" : err.msg); /* I3 */
+    if (st != MC_OK && (!r.page || st == MC_E_BUG))              /* else the agent says it, once */
         mc_say_error(&err, st);
+    if (st != MC_OK && r.mesh)
+        mc_mesh_abort(r.mesh);
+    mc_mesh_destroy(r.mesh);
+    mc_comm_net_close(r.net);
+    mc_ctl_close(r.ctl);
     if (r.have_hooks)
         r.hooks.destroy(r.hooks.ctx);
     if (r.box)

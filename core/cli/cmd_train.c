@@ -24,6 +24,8 @@
 #include "../device/device.h"
 #include "../kern/kern.h"
 #include "../optim/optim.h"
+#include "../par/launch_map.h"
+#include "../run/ctl.h"
 #include "../run/rundir.h"
 #include "../run/spawn.h"
 #include <math.h>
@@ -62,7 +64,9 @@ struct train {
     struct mc_cli_past past;
     struct mc_recipe_change change[MAX_CHANGES]; /* told once the segment is open */
     int nchanges;
-    int threads;
+    int threads; /* of one rank */
+    int64_t wait_s;
+    struct mc_layout layout;
     struct mc_agent_result res;
     int finished;
 };
@@ -280,16 +284,22 @@ static mc_status look_back(struct train *t, struct mc_err *err)
 static mc_status new_segment(struct train *t, struct mc_err *err)
 {
     struct mc_json j;
-    char map[512], host[200] = "localhost";
+    char host[200] = "localhost", *map;
+    const char *hosts[1] = {host};
     gethostname(host, sizeof host - 1);
-    snprintf(map, sizeof map,
-             "rank\thost\tdevice\ttp\tcp\tep\tdp\tpp\n0\t%s\tcpu:0\t0\t0\t0\t0\t0\n", host);
+    const struct mc_launch where = {.layout = &t->layout,
+                                    .hosts = hosts,
+                                    .per_node = t->layout.world,
+                                    .device =
+                                        t->r.recipe->device == MC_DEVICE_CUDA ? "cuda" : "cpu"};
+    MC_TRY(mc_launch_map_text(&where, &map, err));
     mc_json_init_grow(&j);
     j.pretty = 1;
     mc_recipe_write_json(t->r.recipe, &j);
     mc_status st = j.failed ? mc_err_set(err, MC_E_NOMEM, "no memory for the recipe's text")
                             : mc_rundir_new_segment(&t->rd, t->r.loaded.text, j.buf, map, err);
     mc_json_fini(&j);
+    mc_free(map);
     return mc_err_trail(err, st, __FILE__, __LINE__);
 }
 
@@ -303,8 +313,8 @@ static mc_status keep_tokenizer(const struct train *t, struct mc_err *err)
 
 static mc_status start(struct train *t, struct mc_err *err)
 {
-    char exe[1024], threads[16], lock[16];
-    const char *arg[12];
+    char exe[1024], threads[16], lock[16], world[16], wait[24];
+    const char *arg[16];
     int n = 0;
     MC_TRY(keep_tokenizer(t, err));
     MC_TRY(mc_exe_find(exe, err));
@@ -318,6 +328,12 @@ static mc_status start(struct train *t, struct mc_err *err)
     arg[n++] = t->base;
     arg[n++] = "--threads";
     arg[n++] = threads;
+    snprintf(world, sizeof world, "%d", t->layout.world);
+    arg[n++] = "--world";
+    arg[n++] = world;
+    snprintf(wait, sizeof wait, "%lld", (long long)t->wait_s);
+    arg[n++] = "--wait";
+    arg[n++] = wait;
     snprintf(lock, sizeof lock, "%d", t->rd.lock_fd);
     arg[n++] = "--lock-fd";
     arg[n++] = lock;
@@ -328,8 +344,14 @@ static mc_status start(struct train *t, struct mc_err *err)
     arg[n] = NULL;
     if (!t->quiet)
         mc_log(MC_LOG_INFO, "%s: run %s, segment %d", t->r.recipe->name, t->rd.path, t->rd.segment);
-    struct mc_agent_run run = {
-        .rd = &t->rd, .nranks = 1, .threads_per_rank = t->threads, .exe = exe, .rank_args = arg};
+    struct mc_agent_run run = {.rd = &t->rd,
+                               .nranks = t->layout.world,
+                               .threads_per_rank = t->threads,
+                               .exe = exe,
+                               .rank_args = arg,
+                               .wait_ns = t->wait_s * 1000000000,
+                               .recipe_hash = mc_recipe_hash(t->r.recipe),
+                               .build = mc_ctl_build_id()};
     return mc_agent_run(&run, &t->res, err);
 }
 
@@ -363,6 +385,8 @@ static mc_status run(struct train *t, struct mc_err *err)
 {
     MC_TRY(check_allow(t, err));
     MC_TRY(settle_paths(t, err));
+    MC_TRY(mc_check_layout(t->r.recipe, 0, &t->layout, err));
+    t->threads = mc_pool_default_threads(t->layout.world);
     MC_TRY(mc_train_plan(t->r.recipe, t->threads, &t->memory, err));
     MC_TRY(check_device(t, err));
     MC_TRY(check_memory(t, err));
@@ -432,6 +456,7 @@ int mc_cmd_train(int argc, char **argv)
     mc_signals_install(); /* I4 */
     mc_signals_second_kills(1);
     t.rd.lock_fd = -1;
+    t.wait_s = 120;
     const struct mc_arg arg[] = {
         {"--run", "DIR", "the run folder (default ./runs/NAME)", MC_ARG_STR, &t.run, 0, 0},
         {"--resume", "HOW", "auto, never or a step", MC_ARG_STR, &t.resume, 0, 0},
@@ -442,6 +467,8 @@ int mc_cmd_train(int argc, char **argv)
         {"--device", "D", "cpu or cuda", MC_ARG_STR, &t.r.device, 0, 0},
         {"--ranks", "N", "processes on this machine (default: what the recipe says)", MC_ARG_I64,
          &t.r.ranks, 1, 1 << 20},
+        {"--wait", "S", "seconds the start waits for a rank (default 120)", MC_ARG_I64, &t.wait_s,
+         1, 86400},
         {"--quiet", NULL, "no log lines", MC_ARG_FLAG, &t.quiet, 0, 0},
         {"--json", NULL, "the last line of stdout in JSON", MC_ARG_FLAG, &t.json, 0, 0},
     };
@@ -457,7 +484,6 @@ int mc_cmd_train(int argc, char **argv)
     if (rc != MC_ARGS_GO)
         return rc;
     t.r.for_train = 1;
-    t.threads = mc_pool_default_threads(1);
     rc = mc_cli_load(&t.r);
     struct mc_err err = {0};
     if (rc == 76 && go_on(&err) != MC_OK) {

@@ -11,13 +11,13 @@
  * I3  Nothing is started, allocated or written; files are only asked whether they exist.
  * Memory: none. Threads: pure, but for the box that it resolves. */
 #include "check.h"
+#include "place.h"
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include "../base/sysio.h"
 #include "../data/tokenizer.h"
-#include "../par/layout.h"
 #include "../train/train.h"
 
 enum { MAX_RANKS = 1 << 22 };
@@ -124,37 +124,39 @@ static int64_t world_of(struct check *c, int64_t model_ranks)
     return world;
 }
 
-/* A tensor-parallel group talks inside every layer: it must not leave its node. */
 static void check_nodes(struct check *c, const struct mc_layout *l)
 {
-    int tp = l->size[MC_AXIS_TP], coord[MC_NAXES];
-    int64_t span = (int64_t)(tp - 1) * l->stride[MC_AXIS_TP];
+    struct mc_place_counts place;
+    struct mc_err why = {0};
+    int per_node = c->cfg->for_train ? l->world : c->per_node; /* train: this machine */
 
-    if (c->per_node == 0 || tp == 1)
+    if (per_node == 0 && !c->cfg->node_of)
         return;
-    if (tp > c->per_node) {
-        say(c, "parallel.tp", "",
-            "%d is more than the %d ranks of a node: a tensor-parallel group lies inside one node",
-            tp, c->per_node);
-        return;
-    }
-    for (int r = 0; r < l->world; r++) {
-        mc_layout_coord(l, r, coord);
-        if (coord[MC_AXIS_TP] == 0 && r / c->per_node != (r + span) / c->per_node) {
-            say(c, "parallel.tp", "",
-                "with order %s and %d ranks a node, the tensor-parallel group of rank %d leaves "
-                "its node",
-                c->r->parallel.order, c->per_node, r);
-            return;
-        }
-    }
+    if (mc_place_check(l, c->cfg->node_of, per_node, &place, &why) != MC_OK)
+        say(c, "parallel.tp", "", "%s", why.msg);
+    else if (l->size[MC_AXIS_PP] > 1 && place.pipelines_of_node > 1)
+        note(c, "parallel: a node has ranks of %d pipelines: its loss stops as many",
+             place.pipelines_of_node);
+}
+
+mc_status mc_check_layout(const struct mc_recipe *r, int world, struct mc_layout *l,
+                          struct mc_err *err)
+{
+    const struct mc_parallel_cfg *p = &r->parallel;
+    const int size[MC_NAXES] = {[MC_AXIS_TP] = (int)p->tp,
+                                [MC_AXIS_CP] = (int)p->cp,
+                                [MC_AXIS_EP] = (int)p->ep,
+                                [MC_AXIS_DP] = (int)p->dp,
+                                [MC_AXIS_PP] = (int)p->pp};
+    int64_t product = p->tp * p->cp * p->ep * p->pp * p->dp; /* each at most 2^22, checked */
+
+    return mc_layout_init(l, p->order, size, world > 0 ? world : (int)product, err);
 }
 
 static void check_layout(struct check *c)
 {
     struct mc_parallel_cfg *p = &c->r->parallel;
     int64_t model_ranks = 1, world, f[4] = {p->tp, p->cp, p->ep, p->pp};
-    int size[MC_NAXES] = {0};
     struct mc_layout l;
     struct mc_err why = {0};
     char origin[64];
@@ -177,12 +179,7 @@ static void check_layout(struct check *c)
         say(c, "cluster", "", "%" PRId64 " ranks, at most %d", world, MAX_RANKS);
         return;
     }
-    size[MC_AXIS_TP] = (int)p->tp;
-    size[MC_AXIS_CP] = (int)p->cp;
-    size[MC_AXIS_EP] = (int)p->ep;
-    size[MC_AXIS_DP] = (int)p->dp;
-    size[MC_AXIS_PP] = (int)p->pp;
-    if (mc_layout_init(&l, p->order, size, (int)world, &why) != MC_OK) {
+    if (mc_check_layout(c->r, (int)world, &l, &why) != MC_OK) {
         say(c, "parallel", "", "%s", why.msg);
         return;
     }

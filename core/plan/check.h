@@ -1,12 +1,14 @@
 /* check.h - what `check` finds: everything across fields that would fail or not fit, all in one
  * run, nothing started. */
 #pragma once
+#include "../par/layout.h"
 #include "../recipe/recipe.h"
 
 struct mc_train_memory;
 struct mc_check_cfg {
     int ranks; /* 0: nodes x per_node, else from cluster, else dp = 1 (a note says so) */
     int nodes, per_node;
+    const int *node_of; /* [ranks] the real host list, where there is one; NULL: per_node */
     int for_train; /* 1: refuse what this version cannot train: declared/required data, more than
                       one rank, ... */
     int threads;   /* of one rank, for the memory plan; 0: 1 */
@@ -26,3 +28,6 @@ struct mc_check_notes {
  * one is that this machine (for_train) has too little memory. */
 mc_status mc_check(struct mc_recipe_box *box, const struct mc_check_cfg *cfg,
                    struct mc_problems *problems, struct mc_check_notes *notes, struct mc_err *err);
+/* The layout of a recipe. world 0: the product of its axes, once dp "auto" is resolved. */
+mc_status mc_check_layout(const struct mc_recipe *r, int world, struct mc_layout *l,
+                          struct mc_err *err);

@@ -18,7 +18,7 @@
 #include <unistd.h>
 
 #define PAGE_MAGIC   UINT32_C(0x4750434d) /* "MCPG" */
-#define PAGE_VERSION 1
+#define PAGE_VERSION 2
 
 const char *mc_phase_name(enum mc_phase p)
 {

@@ -22,7 +22,7 @@ struct mc_page {
     _Atomic int64_t phase_since_ns, step, samples, tokens, collective_seq, bytes_moved, beat_ns;
     /* written once, before exit; valid when result_valid is 1 */
     _Atomic uint32_t result_valid;
-    int32_t exit_code;
+    int32_t exit_code, status; /* status: mc_status of the error in message */
     int64_t result_step, segment_steps,
         committed_step; /* steps done in this segment; newest committed checkpoint or -1 */
     double loss;

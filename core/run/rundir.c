@@ -406,6 +406,8 @@ mc_status mc_rundir_incident(const struct mc_rundir *rd, const struct mc_inciden
     mc_json_i64(&j, "step", in->step);
     mc_json_i64(&j, "segment", rd->segment);
     mc_json_raw(&j, "flight", in->flight ? in->flight : "[]");
+    if (in->others)
+        mc_json_raw(&j, "others", in->others);
     mc_json_close(&j, '}');
     mc_status st = j.failed ? mc_err_set(err, MC_E_NOMEM, "no memory to write %s", path)
                             : mc_sys_replace_file(path, j.buf, j.len, err);

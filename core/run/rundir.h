@@ -55,6 +55,7 @@ struct mc_incident {
     const char *message;
     int64_t step;
     const char *flight; /* JSON array (mc_flight_json) or NULL */
+    const char *others; /* JSON array: how the other ranks ended, and their flights; or NULL */
 };
 mc_status mc_rundir_incident(const struct mc_rundir *rd, const struct mc_incident *in, int *number,
                              struct mc_err *err);

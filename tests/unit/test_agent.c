@@ -1,7 +1,6 @@
-/* test_agent.c - the agent's state machine event by event and under a random simulation, then the
- * real loop with ranks that behave and misbehave. This program is its own rank:
- * `test_agent rank RUN N MODE --page-fd F`.
- * links: mc_agent dep_jansson */
+/* test_agent.c - the agent's real loop with ranks that behave and misbehave. This program is its
+ * own rank: `test_agent rank RUN N MODE --page-fd F --ctl-fd C`. The pure machines have
+ * test_coord.c. links: mc_agent dep_jansson */
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -21,6 +20,7 @@
 #include "../../core/base/clock.h"
 #include "../../core/base/rng.h"
 #include "../../core/base/sysio.h"
+#include "../../core/run/ctl.h"
 #include "../../core/run/spawn.h"
 
 /* ---- the rank ---- */
@@ -37,13 +37,60 @@ static int leave(struct mc_page *p, int code, int64_t step, const char *message)
     return code;
 }
 
+static int g_ctl_fd;
+enum { RECIPE = 77, BUILD = 88, MEET = 4 };
+
+/* The start of a real rank among MEET: hello, who is there, one exchange more. */
+static int meet(struct mc_page *p, int rank, const char *mode)
+{
+    struct mc_ctl *c;
+    struct mc_err e = {0};
+    char all[MEET][5000], mine[5000];
+    struct mc_ctl_cfg cfg = {.fd = g_ctl_fd,
+                             .rank = rank,
+                             .world = MEET,
+                             .recipe_hash = RECIPE,
+                             .build = BUILD,
+                             .deadline_ns = INT64_C(5000000000)};
+    if (strcmp(mode, "meet_other_recipe") == 0 && rank == 3)
+        cfg.recipe_hash++;
+    if (strcmp(mode, "meet_other_build") == 0 && rank == 3)
+        cfg.build++;
+    if (strcmp(mode, "meet_never") == 0 && rank == 2)
+        raise(SIGSTOP);
+    if (strcmp(mode, "meet_dies") == 0 && rank == 2)
+        raise(SIGSEGV);
+    mc_status st = mc_ctl_open(&cfg, &c, &e);
+    if (st == MC_OK) {
+        const char *me = mc_ctl_describe(c, rank);
+        char want[40];
+        snprintf(want, sizeof want, "rank %d (pid %d on ", rank, (int)getpid());
+        if (strncmp(me, want, strlen(want)) != 0 || strstr(mc_ctl_describe(c, 0), "(pid 0"))
+            return 95;
+        if (strcmp(mode, "meet_stuck") == 0 && rank == 1)
+            raise(SIGSTOP);
+        memset(mine, 'a' + rank, sizeof mine);
+        size_t n = strcmp(mode, "meet_sizes") == 0 && rank == 1 ? 4999 : sizeof mine;
+        if (n != sizeof mine)
+            usleep(100000); /* the others set the size */
+        st = mc_ctl_exchange(c, "net", mine, n, all, INT64_C(5000000000), &e);
+    }
+    for (int r = 0; st == MC_OK && r < MEET; r++)
+        for (size_t i = 0; i < sizeof mine; i++)
+            if (all[r][i] != 'a' + r)
+                return 96;
+    p->status = st;
+    return leave(p, mc_status_exit_code(st), 20 + rank, st == MC_OK ? "" : e.msg);
+}
+
 static int rank_main(int argc, char **argv)
 {
     struct mc_page *p;
     struct mc_err e = {0};
-    if (argc != 7 || strcmp(argv[5], "--page-fd") != 0 ||
+    if (argc != 9 || strcmp(argv[5], "--page-fd") != 0 || strcmp(argv[7], "--ctl-fd") != 0 ||
         mc_page_attach(atoi(argv[6]), &p, &e) != MC_OK)
         return 90;
+    g_ctl_fd = atoi(argv[8]);
     const char *mode = argv[4];
     int rank = atoi(argv[3]);
     char here[200];
@@ -57,6 +104,20 @@ static int rank_main(int argc, char **argv)
         mode = "stop";
     }
     mc_signals_install();
+    if (strncmp(mode, "meet", 4) == 0)
+        return meet(p, rank, mode);
+    if (strcmp(mode, "victim_first") == 0) { /* rank 1 complains of rank 3 before it says why */
+        if (rank == 1) {
+            p->status = MC_E_PEER;
+            return leave(p, 76, 7, "rank 3 closed the connection");
+        }
+        usleep(300000);
+        if (rank == 3) {
+            p->status = MC_E_NOSPC;
+            return leave(p, 76, 7, "the disk is full");
+        }
+        mode = "stop";
+    }
     if (strcmp(mode, "one_dies") == 0)
         mode = rank == 1 ? "kill9" : "stop";
     if (strcmp(mode, "one_fails") == 0) {
@@ -102,266 +163,6 @@ static int rank_main(int argc, char **argv)
     return 91;
 }
 
-/* ---- the state machine ---- */
-
-static struct mc_agent_action g_out[MC_AGENT_ACTIONS];
-
-static int feed(struct mc_agent *a, struct mc_agent_event ev, int64_t now)
-{
-    memset(g_out, 0x77, sizeof g_out);
-    return mc_agent_step(a, &ev, now, g_out);
-}
-
-static void up(struct mc_agent *a, int n, int64_t grace)
-{
-    mc_agent_init(a, n, grace);
-    assert_int_equal(feed(a, (struct mc_agent_event){.kind = MC_AEV_START}, 0), n);
-    for (int i = 0; i < n; i++) {
-        assert_int_equal(g_out[i].kind, MC_AACT_SPAWN);
-        assert_int_equal(g_out[i].rank, i);
-    }
-    for (int i = 0; i < n; i++)
-        assert_int_equal(feed(a, (struct mc_agent_event){.kind = MC_AEV_SPAWNED, .rank = i}, 0), 0);
-    assert_int_equal(a->alive, n);
-}
-
-static struct mc_agent_event exited(int rank, int code)
-{
-    return (struct mc_agent_event){.kind = MC_AEV_EXITED,
-                                   .rank = rank,
-                                   .wait_status = code << 8,
-                                   .result_valid = 1,
-                                   .exit_code = code};
-}
-
-static struct mc_agent_event killed(int rank, int sig)
-{
-    return (struct mc_agent_event){.kind = MC_AEV_EXITED, .rank = rank, .wait_status = sig};
-}
-
-static const struct mc_agent_event term = {.kind = MC_AEV_SIGNAL, .sig = SIGTERM},
-                                   tick = {.kind = MC_AEV_TICK};
-
-static void step_all_well_ends_with_0(void **state)
-{
-    (void)state;
-    struct mc_agent a;
-    up(&a, 2, 100);
-    assert_int_equal(feed(&a, exited(1, 0), 10), 0);
-    assert_int_equal(a.phase, MC_AGENT_STOPPING); /* the other has its grace, too */
-    assert_int_equal(feed(&a, exited(0, 0), 20), 1);
-    assert_int_equal(g_out[0].kind, MC_AACT_FINISH);
-    assert_int_equal(g_out[0].exit_code, 0);
-    assert_int_equal(a.phase, MC_AGENT_DONE);
-}
-
-static void step_signal_is_forwarded_and_ends_with_75(void **state)
-{
-    (void)state;
-    struct mc_agent a;
-    up(&a, 2, 100);
-    assert_int_equal(feed(&a, term, 10), 2);
-    assert_int_equal(g_out[0].kind, MC_AACT_SIGNAL);
-    assert_int_equal(g_out[1].sig, SIGTERM);
-    assert_int_equal(g_out[1].rank, 1);
-    assert_int_equal(a.kill_at_ns, 110);
-    assert_int_equal(feed(&a, term, 50), 2); /* the second, too; the clock does not restart */
-    assert_int_equal(a.kill_at_ns, 110);
-    assert_int_equal(feed(&a, tick, 109), 0);
-    assert_int_equal(feed(&a, exited(0, 75), 60), 0);
-    assert_int_equal(feed(&a, exited(1, 75), 61), 1);
-    assert_int_equal(g_out[0].exit_code, 75);
-}
-
-static void step_deaf_ranks_are_killed_after_grace(void **state)
-{
-    (void)state;
-    struct mc_agent a;
-    up(&a, 3, 100);
-    feed(&a, term, 10);
-    feed(&a, exited(0, 75), 20);
-    assert_int_equal(feed(&a, tick, 110), 3);
-    assert_int_equal(g_out[0].kind, MC_AACT_INCIDENT);
-    assert_string_equal(g_out[0].cls, "stop_timeout");
-    assert_int_equal(g_out[0].rank, 1);
-    assert_int_equal(g_out[1].kind, MC_AACT_KILL);
-    assert_int_equal(g_out[2].rank, 2);
-    assert_int_equal(feed(&a, tick, 500), 0);
-    assert_int_equal(feed(&a, killed(2, SIGKILL), 501), 0);
-    assert_int_equal(feed(&a, killed(1, SIGKILL), 502), 1);
-    assert_int_equal(g_out[0].exit_code, 76);
-    up(&a, 1, 0); /* no grace given: never */
-    feed(&a, term, 10);
-    assert_int_equal(feed(&a, tick, INT64_MAX), 0);
-}
-
-static void step_third_signal_kills(void **state)
-{
-    (void)state;
-    struct mc_agent a;
-    up(&a, 1, 100);
-    feed(&a, term, 1);
-    feed(&a, term, 2);
-    assert_int_equal(feed(&a, term, 3), 2);
-    assert_string_equal(g_out[0].cls, "killed_by_user");
-    assert_int_equal(g_out[1].kind, MC_AACT_KILL);
-    assert_int_equal(feed(&a, term, 4), 0);
-    feed(&a, killed(0, SIGKILL), 5);
-    assert_int_equal(g_out[0].exit_code, 76);
-}
-
-static void step_one_death_kills_the_others(void **state)
-{
-    (void)state;
-    static const struct {
-        struct mc_agent_event ev;
-        const char *cls;
-        int code;
-    } rows[] = {
-        {{.wait_status = SIGKILL}, "rank_death", 76},
-        {{.wait_status = SIGSEGV | 0x80}, "rank_death", 76},
-        {{.wait_status = SIGABRT}, "assert", 1},
-        {{.wait_status = 75 << 8}, "rank_death", 76}, /* 75 without a result is none */
-        {{.wait_status = 0}, "rank_death", 76},
-        {{.wait_status = 77 << 8, .result_valid = 1, .exit_code = 77}, "rank_error", 77},
-        {{.wait_status = 3 << 8, .result_valid = 1, .exit_code = 3}, "rank_error", 3},
-        {{.wait_status = 76 << 8, .result_valid = 1, .exit_code = 76, .has_message = 1},
-         "rank_error",
-         76},
-        {{.wait_status = 23 << 8, .result_valid = 1, .exit_code = 0}, "rank_exit", 1},
-        {{.wait_status = SIGKILL, .result_valid = 1, .exit_code = 0}, "rank_death", 76},
-    };
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        struct mc_agent a;
-        struct mc_agent_event ev = rows[i].ev;
-        up(&a, 3, 100);
-        ev.kind = MC_AEV_EXITED;
-        ev.rank = 1;
-        assert_int_equal(feed(&a, ev, 10), 3);
-        assert_int_equal(g_out[0].kind, MC_AACT_INCIDENT);
-        assert_string_equal(g_out[0].cls, rows[i].cls);
-        assert_int_equal(g_out[0].rank, 1);
-        assert_int_equal(g_out[1].kind, MC_AACT_KILL);
-        assert_int_equal(g_out[1].rank, 0);
-        assert_int_equal(g_out[1].sig, SIGKILL);
-        assert_int_equal(g_out[2].rank, 2);
-        assert_int_equal(a.first_dead, 1);
-        assert_int_equal(feed(&a, killed(0, SIGKILL), 11), 0); /* ours: no second incident */
-        assert_int_equal(feed(&a, killed(2, SIGKILL), 12), 1);
-        assert_int_equal(g_out[0].kind, MC_AACT_FINISH);
-        assert_int_equal(g_out[0].exit_code, rows[i].code);
-    }
-}
-
-static void step_stop_before_progress_is_no_incident(void **state)
-{
-    (void)state;
-    struct mc_agent a;
-    up(&a, 1, 100);
-    feed(&a, term, 1);
-    assert_int_equal(feed(&a, exited(0, 76), 2), 1);
-    assert_int_equal(g_out[0].kind, MC_AACT_FINISH);
-    assert_int_equal(g_out[0].exit_code, 76);
-    up(&a, 1, 100); /* a hook's wish to stop comes without a signal */
-    assert_int_equal(feed(&a, exited(0, 76), 2), 1);
-    assert_int_equal(g_out[0].kind, MC_AACT_FINISH);
-    up(&a, 1, 100); /* but a failed last save, after a signal, is one */
-    feed(&a, term, 1);
-    struct mc_agent_event ev = exited(0, 76);
-    ev.has_message = 1;
-    assert_int_equal(feed(&a, ev, 2), 2);
-    assert_int_equal(g_out[0].kind, MC_AACT_INCIDENT);
-    mc_agent_init(&a, 2, 100); /* a signal before the start */
-    assert_int_equal(feed(&a, term, 0), 0);
-    assert_int_equal(feed(&a, (struct mc_agent_event){.kind = MC_AEV_START}, 1), 1);
-    assert_int_equal(g_out[0].kind, MC_AACT_FINISH);
-    assert_int_equal(g_out[0].exit_code, 76);
-}
-
-static void step_spawn_failure_and_late_ranks(void **state)
-{
-    (void)state;
-    struct mc_agent a;
-    struct mc_agent_event ev = {.kind = MC_AEV_SPAWN_FAILED, .rank = 1, .exit_code = 3};
-    mc_agent_init(&a, 3, 100);
-    feed(&a, (struct mc_agent_event){.kind = MC_AEV_START}, 0);
-    feed(&a, (struct mc_agent_event){.kind = MC_AEV_SPAWNED, .rank = 0}, 0);
-    assert_int_equal(feed(&a, ev, 0), 2);
-    assert_string_equal(g_out[0].cls, "spawn");
-    assert_int_equal(g_out[1].kind, MC_AACT_KILL);
-    assert_int_equal(feed(&a, killed(0, SIGKILL), 1), 0); /* rank 2 is still to come */
-    assert_int_equal(feed(&a, (struct mc_agent_event){.kind = MC_AEV_SPAWNED, .rank = 2}, 2), 1);
-    assert_int_equal(g_out[0].kind, MC_AACT_KILL);
-    assert_int_equal(feed(&a, killed(2, SIGKILL), 3), 1);
-    assert_int_equal(g_out[0].kind, MC_AACT_FINISH);
-    assert_int_equal(g_out[0].exit_code, 3);
-    mc_agent_init(&a, 1, 100); /* the signal that came while the rank was being started */
-    feed(&a, (struct mc_agent_event){.kind = MC_AEV_START}, 0);
-    assert_int_equal(feed(&a, term, 1), 0);
-    assert_int_equal(feed(&a, (struct mc_agent_event){.kind = MC_AEV_SPAWNED}, 2), 1);
-    assert_int_equal(g_out[0].kind, MC_AACT_SIGNAL);
-}
-
-/* Random events that could happen: FINISH comes exactly once, when nobody is left; at most one
- * incident; only living ranks are signalled or killed; 75 only when every rank said 75 or 0. */
-static void step_holds_its_promises_in_random_histories(void **state)
-{
-    (void)state;
-    for (uint64_t h = 0; h < 20000; h++) {
-        struct mc_agent a;
-        uint64_t draw = 0;
-        int n = 1 + (int)(mc_rng_u64(9, h, 1000) % 5), finished = 0, incidents = 0, bad = 0;
-        int live[8] = {0}, starting[8] = {0}, doomed[8] = {0};
-        mc_agent_init(&a, n, 50);
-        for (int64_t now = 0; !finished; now += 7) {
-            struct mc_agent_event ev = {.kind = MC_AEV_TICK};
-            uint64_t r = mc_rng_u64(9, h, draw++);
-            int rank = (int)(r % (uint64_t)n), what = (int)(r >> 16) % 100;
-            if (now == 0)
-                ev.kind = MC_AEV_START;
-            else if (starting[rank]) {
-                ev.kind = what < 95 ? MC_AEV_SPAWNED : MC_AEV_SPAWN_FAILED;
-                ev.exit_code = 3;
-                starting[rank] = 0;
-                live[rank] = ev.kind == MC_AEV_SPAWNED;
-                bad |= !live[rank];
-            } else if (what < 5) {
-                ev = term;
-            } else if (live[rank] && (what < 15 || doomed[rank])) {
-                static const int codes[] = {0, 75, 75, 76, 3};
-                int code = codes[(r >> 32) % 5];
-                ev = doomed[rank] || what < 7 ? killed(rank, SIGKILL) : exited(rank, code);
-                bad |= ev.result_valid == 0 || code == 3 || code == 76; /* not 0 or 75 */
-                live[rank] = 0;
-            }
-            ev.rank = rank;
-            int na = feed(&a, ev, now);
-            for (int i = 0; i < na; i++) {
-                const struct mc_agent_action *x = &g_out[i];
-                assert_int_equal(finished, 0);
-                if (x->kind == MC_AACT_SPAWN)
-                    starting[x->rank] = 1;
-                if (x->kind == MC_AACT_SIGNAL || x->kind == MC_AACT_KILL)
-                    assert_true(live[x->rank]);
-                if (x->kind == MC_AACT_KILL)
-                    doomed[x->rank] = 1;
-                if (x->kind == MC_AACT_INCIDENT)
-                    assert_int_equal(++incidents, 1);
-                if (x->kind == MC_AACT_FINISH) {
-                    finished = 1;
-                    for (int k = 0; k < n; k++)
-                        assert_false(live[k] || starting[k]);
-                    if (x->exit_code == 75 || x->exit_code == 0)
-                        assert_false(bad);
-                    if (incidents)
-                        assert_true(x->exit_code != 0 && x->exit_code != 75);
-                }
-            }
-            assert_true(now < 100000);
-        }
-    }
-}
-
 /* ---- the loop ---- */
 
 static char g_dir[64], g_exe[300];
@@ -396,12 +197,17 @@ static int run_agent(const char *mode, int nranks, int64_t grace_ms, const int *
         mc_signals_reset();
         if (mc_rundir_lock(&mine, NULL))
             _exit(91);
-        const struct mc_agent_run cfg = {.rd = &mine,
-                                         .nranks = nranks,
-                                         .threads_per_rank = 1,
-                                         .exe = g_exe,
-                                         .rank_args = args,
-                                         .grace_ns = grace_ms * 1000000};
+        struct mc_agent_run cfg = {.rd = &mine,
+                                   .nranks = nranks,
+                                   .threads_per_rank = 1,
+                                   .exe = g_exe,
+                                   .rank_args = args,
+                                   .grace_ns = grace_ms * 1000000,
+                                   .wait_ns = 700000000,
+                                   .recipe_hash = RECIPE,
+                                   .build = BUILD};
+        if (strcmp(mode, "stop") == 0 || strcmp(mode, "deaf") == 0)
+            cfg.wait_ns = 0; /* they never say hello */
         if (mc_agent_run(&cfg, &r, &e) != MC_OK)
             _exit(92);
         if (waitpid(-1, NULL, WNOHANG) != -1) /* every rank is reaped */
@@ -511,6 +317,7 @@ static void loop_writes_the_first_cause(void **state)
         int rank;
         const char *says;
     } rows[] = {
+        {"victim_first", 4, 76, "rank_error", 3, "the disk is full"},
         {"kill9", 1, 76, "rank_death", 0, "was killed by signal 9"},
         {"one_dies", 3, 76, "rank_death", 1, "in phase step of step 7"},
         {"one_fails", 3, 3, "rank_error", 2, "the disk has 3 bytes left"},
@@ -538,6 +345,53 @@ static void loop_writes_the_first_cause(void **state)
         assert_true(json_array_size(f) >= 1);
         assert_string_equal(json_string_value(json_object_get(json_array_get(f, 0), "what")),
                             "phase.step");
+        json_decref(j);
+    }
+}
+
+static void loop_brings_ranks_together(void **state)
+{
+    (void)state;
+    struct mc_agent_result r;
+    struct mc_rundir rd;
+    assert_int_equal(run_agent("meet", MEET, 5000, NULL, 0, &r, &rd), 0);
+    assert_null(incident(&rd, 1));
+}
+
+/* Each ends in time, in one message that names who, with nobody left (run_agent). */
+static void loop_names_who_spoils_the_start(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *mode;
+        int code;
+        const char *cls;
+        int rank;
+        const char *says, *too;
+    } rows[] = {
+        {"meet_never", 76, "rendezvous", 2, "rank 2 (pid", "1 of 4 ranks did not say hello"},
+        {"meet_stuck", 76, "rendezvous", 1, "rank 1 (pid", "did not take part in \"net\""},
+        {"meet_dies", 76, "rank_death", 2, "was killed by signal 11", "in phase step of step 7"},
+        {"meet_sizes", 1, "protocol", 1, "with 4999 bytes", "5000"},
+        {"meet_other_recipe", 3, "rank_error", 3, "rank 3 was refused", "recipe 00000000"},
+        {"meet_other_build", 3, "rank_error", 3, "rank 3 was refused", "build 00000000"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct mc_agent_result r;
+        struct mc_rundir rd;
+        int64_t t0 = mc_clock_ns();
+        int code = run_agent(rows[i].mode, MEET, 5000, NULL, 0, &r, &rd);
+        if (code != rows[i].code || !strstr(r.message, rows[i].says) ||
+            !strstr(r.message, rows[i].too))
+            fail_msg("%s: %d, %s", rows[i].mode, code, r.message);
+        assert_true(mc_clock_ns() - t0 < INT64_C(2500000000));
+        json_t *j = incident(&rd, 1), *others = json_object_get(j, "others");
+        assert_string_equal(cause(j, "class"), rows[i].cls);
+        assert_int_equal(json_integer_value(json_object_get(json_object_get(j, "cause"), "rank")),
+                         rows[i].rank);
+        assert_int_equal(json_array_size(others), MEET - 1);
+        for (size_t k = 0; k < MEET - 1; k++) /* their flight recorders are collected */
+            assert_true(json_array_size(json_object_get(json_array_get(others, k), "flight")) > 0);
         json_decref(j);
     }
 }
@@ -636,19 +490,13 @@ int main(int argc, char **argv)
     if (argc > 1 && strcmp(argv[1], "rank") == 0)
         return rank_main(argc, argv);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(step_all_well_ends_with_0),
-        cmocka_unit_test(step_signal_is_forwarded_and_ends_with_75),
-        cmocka_unit_test(step_deaf_ranks_are_killed_after_grace),
-        cmocka_unit_test(step_third_signal_kills),
-        cmocka_unit_test(step_one_death_kills_the_others),
-        cmocka_unit_test(step_stop_before_progress_is_no_incident),
-        cmocka_unit_test(step_spawn_failure_and_late_ranks),
-        cmocka_unit_test(step_holds_its_promises_in_random_histories),
         cmocka_unit_test(loop_brings_rank_0s_result),
         cmocka_unit_test(loop_forwards_a_signal),
         cmocka_unit_test(loop_forwards_the_second_signal),
         cmocka_unit_test(loop_kills_the_deaf),
         cmocka_unit_test(loop_writes_the_first_cause),
+        cmocka_unit_test(loop_brings_ranks_together),
+        cmocka_unit_test(loop_names_who_spoils_the_start),
         cmocka_unit_test(loop_tells_when_nothing_can_start),
         cmocka_unit_test(killed_agent_takes_its_ranks_along),
         cmocka_unit_test(loop_events_are_in_the_file),
