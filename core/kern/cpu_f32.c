@@ -1,4 +1,5 @@
-/* cpu_f32.c - the kernels of the CPU in fp32: one body, cpu/ *.inl, shared with cpu_f64.c.
+/* cpu_f32.c - the kernels of the CPU in fp32: one body, cpu/ *.inl, shared with cpu_f64.c and
+ * cpu_bf16.c.
  * Floor 2 (kern). Includes: base tensor device.
  *
  * I1  Bits depend on shapes only: not on threads (tasks are cut by shape, cpu/par.inl), and not on

@@ -18,10 +18,13 @@ mc_status mc_kern_get(enum mc_device_kind kind, enum mc_dtype dtype, const struc
     case MC_F64:
         *ops = &mc_cpu_f64_ops;
         return MC_OK;
+    case MC_BF16:
+        *ops = &mc_cpu_bf16_ops;
+        return MC_OK;
     default:
         return mc_err_set(err, MC_E_MACHINE,
-                          "this build has no CPU kernels for %s; use precision = \"fp32\" or "
-                          "\"fp64\"",
+                          "this build has no CPU kernels for %s; use precision = \"fp32\", "
+                          "\"fp64\" or \"bf16\"",
                           mc_dtype_name(dtype));
     }
 }

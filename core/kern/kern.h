@@ -1,14 +1,18 @@
 /* kern.h - the kernel table: what a device computes. One table per (device, dtype); plain data in,
  * plain data out.
  *
- * All pointers are device memory in the table's dtype ("real") unless typed otherwise. Matrices are
- * row-major with a row stride in elements (ld*), so that a column slice of a fused [M, Nq+Nk+Nv]
- * buffer is an ordinary operand. M = rows (tokens of the microbatch: B*T), C = features, V =
- * vocabulary. I1  Bits depend on shapes only, never on the thread count: tile grids and reduction
- * orders are functions of the shape; BLAS runs one thread per tile and tiles never split K. I2
- * `acc` = 1 adds to the output, 0 overwrites. Outputs never alias inputs unless a line says so. I3
- * No kernel allocates; scratch comes from the caller, sized by the _scratch functions (bytes). The
- * CPU tables are one body (cpu/ *.inl) compiled once per dtype: cpu_f32.c, cpu_f64.c. */
+ * All pointers are device memory in the table's dtype unless typed otherwise or *wide*: of the
+ * dtype of `wide`, which is the table's own, or fp32 beside a bf16 table. Wide are statistics
+ * (rstd, mean, lse), token losses, cos and sin, gradients of parameters (dw, db), all of AdamW, and
+ * scratch. At bf16 operands are read exactly, a kernel computes in fp32, and rounds what it stores
+ * to nearest even once: after C or dx was added, where it adds. Matrices are row-major with a row
+ * stride in elements (ld*), so that a column slice of a fused [M, Nq+Nk+Nv] buffer is an ordinary
+ * operand. M = rows (tokens of the microbatch: B*T), C = features, V = vocabulary. I1  Bits depend
+ * on shapes only, never on the thread count: tile grids and reduction orders are functions of the
+ * shape; BLAS runs one thread per tile and tiles never split K. I2 `acc` = 1 adds to the output, 0
+ * overwrites. Outputs never alias inputs unless a line says so. I3 No kernel allocates; scratch
+ * comes from the caller, sized by the _scratch functions (bytes). The CPU tables are one body (cpu/
+ * *.inl) compiled once per dtype: cpu_f32.c, cpu_f64.c, cpu_bf16.c. */
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
@@ -29,6 +33,7 @@ struct mc_gemm { /* C[M,N] = alpha * op(A) op(B) + (acc ? C : 0); K is never spl
     double alpha;
     int acc;
     const void *bias; /* [N] added to each row of C after the product, or NULL; with acc 0 only */
+    int wide;         /* C is wide: gradients of weights. No bias then */
 };
 struct mc_norm { /* rms: y = x * rstd * w; layer: y = (x - mean) * rstd * w + b.  Statistics in fp32
                     (fp64 tables: fp64) */
@@ -203,7 +208,7 @@ struct mc_xent { /* per row: loss = lse - logit[target]; rows with target < 0 ar
     void *logits;
     int64_t ld;   /* forward reads; backward overwrites with dlogits = (softmax - onehot) * scale */
     void *lse;    /* [M] saved */
-    void *loss;   /* [M] token losses in real */
+    void *loss;   /* [M] token losses, wide */
     double scale; /* backward: 1/N */
     /* smoothing e, z: loss = (1 - e)(lse - logit[target]) + e (lse - mean of the logits) + z lse^2
      */
@@ -222,6 +227,7 @@ struct mc_adamw { /* on the flat master: n elements; decoupled decay; eps outsid
     int64_t n;
     void *w, *m, *v;
     const void *g;
+    void *rounded;                       /* NULL, or: takes w in the table's dtype */
     double gscale;                       /* gradient multiplier (clip) */
     double lr, beta1, beta2, eps, decay; /* decay multiplies lr */
     double bias1, bias2;                 /* 1 - beta^t */
@@ -230,6 +236,7 @@ struct mc_adamw { /* on the flat master: n elements; decoupled decay; eps outsid
 struct mc_kern_ops {
     const char *name; /* "cpu-f32" */
     enum mc_dtype dtype;
+    const struct mc_kern_ops *wide; /* for wide operands: this table, or fp32 beside bf16 */
     void (*gemm)(struct mc_pool *, const struct mc_gemm *);
     void (*rmsnorm)(struct mc_pool *, const struct mc_norm *);
     void (*rmsnorm_bwd_input)(struct mc_pool *, const struct mc_norm_grad *);
@@ -258,8 +265,9 @@ struct mc_kern_ops {
     void (*xent_part)(struct mc_pool *, const struct mc_xent *);
     void (*xent_join)(struct mc_pool *, const struct mc_xent *);
     void (*adamw)(struct mc_pool *, const struct mc_adamw *);
-    double (*sum)(struct mc_pool *, const void *x, int64_t n);         /* fp64, fixed order */
-    double (*sum_squares)(struct mc_pool *, const void *x, int64_t n); /* fp64, fixed order */
+    /* of wide operands, in fp64, in fixed order */
+    double (*sum)(struct mc_pool *, const void *x, int64_t n);
+    double (*sum_squares)(struct mc_pool *, const void *x, int64_t n);
     void (*from_f32)(void *dst, const float *src, int64_t n); /* exact or rounded to nearest even */
     void (*to_f32)(float *dst, const void *src, int64_t n);
     /* bytes of scratch, functions of the shape and (attn) of pool threads */
@@ -268,7 +276,7 @@ struct mc_kern_ops {
     size_t (*attn_scratch)(int64_t b, int64_t t, int64_t heads, int64_t kv_heads, int64_t d,
                            int threads);
 };
-/* MC_E_MACHINE when this build has no such table (bf16 here, cuda here). */
+/* MC_E_MACHINE when this build has no such table (cuda here). */
 mc_status mc_kern_get(enum mc_device_kind kind, enum mc_dtype dtype, const struct mc_kern_ops **ops,
                       struct mc_err *err);
 /* BLAS start-up: checks the flavour, sets one thread, runs one warm-up GEMM on each pool thread

@@ -2,8 +2,9 @@
 #pragma once
 #include "kern.h"
 
-extern const struct mc_kern_ops mc_cpu_f32_ops; /* cpu_f32.c */
-extern const struct mc_kern_ops mc_cpu_f64_ops; /* cpu_f64.c */
+extern const struct mc_kern_ops mc_cpu_f32_ops;  /* cpu_f32.c */
+extern const struct mc_kern_ops mc_cpu_f64_ops;  /* cpu_f64.c */
+extern const struct mc_kern_ops mc_cpu_bf16_ops; /* cpu_bf16.c */
 
 /* The tile grid of C[M,N] += A[M,K] B[K,N]: rows and columns of one tile, a function of the shape
  * only. */

@@ -1,15 +1,24 @@
 /* test_kern_width.c - the same bits at every vector width: the kernels' body compiled here once
- * more, scalar and without the choice at start, against the library's.
- * links: mc_kern
+ * more, scalar and without the choice at start, against the library's. test_kern_width16.c: the
+ * same in bf16. links: mc_kern
  */
 #define HOT
 #define real        float
 #define REAL_IS_F32 1
-#define REAL_DTYPE  MC_F32
-#define REAL_NAME   "cpu-f32"
-#define REAL_GEMM   cblas_sgemm
-#define REAL_GEMV   cblas_sgemv
-#define TABLE       plain_ops
+#ifdef WIDTH_IN_BF16
+#include <stdint.h>
+#define stored         uint16_t
+#define STORED_IS_REAL 0
+#define REAL_DTYPE     MC_BF16
+#define REAL_NAME      "cpu-bf16"
+#define WIDE_TABLE     mc_cpu_f32_ops
+#else
+#define REAL_DTYPE MC_F32
+#define REAL_NAME  "cpu-f32"
+#endif
+#define REAL_GEMM cblas_sgemm
+#define REAL_GEMV cblas_sgemv
+#define TABLE     plain_ops
 extern const struct mc_kern_ops plain_ops;
 #include "../../core/kern/cpu/table.inl"
 #include "kern_test.h"
@@ -18,10 +27,13 @@ extern const struct mc_kern_ops plain_ops;
 #define C 83
 #define N (M * C)
 
-static float *f32(uint64_t seed) /* [M, C] */
+/* [M, C] of fp32; at bf16 twice as many values, which as fp32 are numbers near every second one. */
+static float *f32(uint64_t seed)
 {
-    double *x = noise_new(N, seed);
-    float *p = vec(&plain_ops, x, N);
+    double *x = noise_new(2 * N, seed);
+    float *p = mc_alloc(N * sizeof *p, "test");
+    for (int64_t i = 0; i < (STORED_IS_REAL ? N : 2 * N); i++)
+        ((stored *)p)[i] = nearest((float)x[i]);
     mc_free(x);
     return p;
 }
@@ -38,8 +50,10 @@ static void begin(struct run *r)
         r->out[i] = f32((uint64_t)(5 + i));
     for (int i = 0; i < M; i++) {
         r->ids[i] = i * 7 % 30 - (i % 5 == 0);
-        for (int j = 0; j < C; j++)
-            r->x[i * C + j] *= (float)(1 + i % 9);
+        for (int j = 0; j < C; j++) {
+            stored *at = (stored *)r->x + i * C + j;
+            *at = nearest(val(*at) * (float)(1 + i % 9));
+        }
     }
     r->scratch = mc_alloc((size_t)1 << 20, "test");
 }
@@ -287,8 +301,10 @@ static void options(const struct mc_kern_ops *k, struct run *r)
 static void same(void (*body)(const struct mc_kern_ops *k, struct run *r))
 {
     struct run a, b;
+    const struct mc_kern_ops *k;
+    assert_int_equal(mc_kern_get(MC_DEVICE_CPU, REAL_DTYPE, &k, NULL), MC_OK);
     begin(&a), begin(&b);
-    body(tables[0], &a), body(&plain_ops, &b);
+    body(k, &a), body(&plain_ops, &b);
     assert_memory_equal(a.x, b.x, N * sizeof(float));
     assert_memory_equal(a.w, b.w, N * sizeof(float));
     assert_memory_equal(a.aux, b.aux, N * sizeof(float));

@@ -43,27 +43,29 @@ HOT static void unary_task(void *arg, int task, int thread)
     real cap = (real)o->cap, inv = o->cap > 0 ? (real)(1 / o->cap) : (real)0;
     (void)thread;
     for (int64_t r = r0; r < r1; r++) {
-        const real *x = (const real *)o->x + r * o->ldx;
-        real *y = (real *)o->y + r * o->ldy;
+        const stored *x = (const stored *)o->x + r * o->ldx;
+        stored *y = (stored *)o->y + r * o->ldy;
         switch (o->kind) {
         case MC_UNARY_GELU:
-            EACH for (int64_t j = 0; j < n; j++) y[j] = gelu_f(x[j]);
+            EACH for (int64_t j = 0; j < n; j++) y[j] = nearest(gelu_f(val(x[j])));
             break;
         case MC_UNARY_GELU_ERF:
             for (int64_t j = 0; j < n; j++)
-                y[j] = gelu_erf_f(x[j]);
+                y[j] = nearest(gelu_erf_f(val(x[j])));
             break;
         case MC_UNARY_SILU:
-            EACH for (int64_t j = 0; j < n; j++) y[j] = x[j] * sigmoid_r(x[j]);
+            EACH for (int64_t j = 0; j < n; j++) y[j] = nearest(val(x[j]) * sigmoid_r(val(x[j])));
             break;
         case MC_UNARY_RELU: /* NaN passes */
-            EACH for (int64_t j = 0; j < n; j++) y[j] = x[j] < (real)0 ? (real)0 : x[j];
+            EACH for (int64_t j = 0; j < n; j++) y[j] =
+                nearest(val(x[j]) < (real)0 ? (real)0 : val(x[j]));
             break;
         case MC_UNARY_RELU_SQUARED: /* NaN passes */
-            EACH for (int64_t j = 0; j < n; j++) y[j] = x[j] < (real)0 ? (real)0 : x[j] * x[j];
+            EACH for (int64_t j = 0; j < n; j++) y[j] =
+                nearest(val(x[j]) < (real)0 ? (real)0 : val(x[j]) * val(x[j]));
             break;
         case MC_UNARY_SOFTCAP:
-            EACH for (int64_t j = 0; j < n; j++) y[j] = cap * tanh_r(x[j] * inv);
+            EACH for (int64_t j = 0; j < n; j++) y[j] = nearest(cap * tanh_r(val(x[j]) * inv));
             break;
         }
     }
@@ -81,31 +83,33 @@ HOT static void unary_bwd_task(void *arg, int task, int thread)
     real inv = o->cap > 0 ? (real)(1 / o->cap) : (real)0;
     (void)thread;
     for (int64_t r = r0; r < r1; r++) {
-        const real *x = (const real *)o->x + r * o->ldx, *dy = (const real *)o->dy + r * o->lddy;
-        real *dx = (real *)o->dx + r * o->lddx;
+        const stored *x = (const stored *)o->x + r * o->ldx,
+                     *dy = (const stored *)o->dy + r * o->lddy;
+        stored *dx = (stored *)o->dx + r * o->lddx;
         switch (o->kind) {
         case MC_UNARY_GELU:
-            EACH for (int64_t j = 0; j < n; j++) dx[j] = dy[j] * gelu_d(x[j]);
+            EACH for (int64_t j = 0; j < n; j++) dx[j] = nearest(val(dy[j]) * gelu_d(val(x[j])));
             break;
         case MC_UNARY_GELU_ERF:
             for (int64_t j = 0; j < n; j++)
-                dx[j] = dy[j] * gelu_erf_d(x[j]);
+                dx[j] = nearest(val(dy[j]) * gelu_erf_d(val(x[j])));
             break;
         case MC_UNARY_SILU:
-            EACH for (int64_t j = 0; j < n; j++) dx[j] = dy[j] * silu_d(x[j]);
+            EACH for (int64_t j = 0; j < n; j++) dx[j] = nearest(val(dy[j]) * silu_d(val(x[j])));
             break;
         case MC_UNARY_RELU: /* 0 at 0 */
-            EACH for (int64_t j = 0; j < n; j++) dx[j] = x[j] > (real)0 ? dy[j] : (real)0;
+            EACH for (int64_t j = 0; j < n; j++) dx[j] =
+                nearest(val(x[j]) > (real)0 ? val(dy[j]) : (real)0);
             break;
         case MC_UNARY_RELU_SQUARED:
             EACH for (int64_t j = 0; j < n; j++) dx[j] =
-                x[j] > (real)0 ? (real)2 * x[j] * dy[j] : (real)0;
+                nearest(val(x[j]) > (real)0 ? (real)2 * val(x[j]) * val(dy[j]) : (real)0);
             break;
         case MC_UNARY_SOFTCAP:
             EACH for (int64_t j = 0; j < n; j++)
             {
-                real t = tanh_r(x[j] * inv);
-                dx[j] = dy[j] * (((real)1 - t) * ((real)1 + t));
+                real t = tanh_r(val(x[j]) * inv);
+                dx[j] = nearest(val(dy[j]) * (((real)1 - t) * ((real)1 + t)));
             }
             break;
         }
@@ -123,18 +127,19 @@ HOT static void swiglu_task(void *arg, int task, int thread)
     int64_t n = o->c, r0 = task * rows_per_task(n), r1 = min_i64(r0 + rows_per_task(n), o->m);
     (void)thread;
     for (int64_t r = r0; r < r1; r++) {
-        const real *g = (const real *)o->g + r * o->ldg, *u = (const real *)o->u + r * o->ldu;
-        real *y = (real *)o->y + r * o->ldy;
+        const stored *g = (const stored *)o->g + r * o->ldg, *u = (const stored *)o->u + r * o->ldu;
+        stored *y = (stored *)o->y + r * o->ldy;
         switch (o->gate) {
         case MC_GATE_SILU:
-            EACH for (int64_t j = 0; j < n; j++) y[j] = g[j] * sigmoid_r(g[j]) * u[j];
+            EACH for (int64_t j = 0; j < n; j++) y[j] =
+                nearest(val(g[j]) * sigmoid_r(val(g[j])) * val(u[j]));
             break;
         case MC_GATE_GELU:
-            EACH for (int64_t j = 0; j < n; j++) y[j] = gelu_f(g[j]) * u[j];
+            EACH for (int64_t j = 0; j < n; j++) y[j] = nearest(gelu_f(val(g[j])) * val(u[j]));
             break;
         case MC_GATE_GELU_ERF:
             for (int64_t j = 0; j < n; j++)
-                y[j] = gelu_erf_f(g[j]) * u[j];
+                y[j] = nearest(gelu_erf_f(val(g[j])) * val(u[j]));
             break;
         }
     }
@@ -151,32 +156,32 @@ HOT static void swiglu_bwd_task(void *arg, int task, int thread)
     int64_t n = o->c, r0 = task * rows_per_task(n), r1 = min_i64(r0 + rows_per_task(n), o->m);
     (void)thread;
     for (int64_t r = r0; r < r1; r++) {
-        const real *g = (const real *)o->g + r * o->ldg, *u = (const real *)o->u + r * o->ldu;
-        const real *dy = (const real *)o->dy + r * o->lddy;
-        real *dg = (real *)o->dg + r * o->lddg, *du = (real *)o->du + r * o->lddu;
+        const stored *g = (const stored *)o->g + r * o->ldg, *u = (const stored *)o->u + r * o->ldu;
+        const stored *dy = (const stored *)o->dy + r * o->lddy;
+        stored *dg = (stored *)o->dg + r * o->lddg, *du = (stored *)o->du + r * o->lddu;
         switch (o->gate) {
         case MC_GATE_SILU:
             EACH for (int64_t j = 0; j < n; j++)
             {
-                real x = g[j], d = dy[j], s = sigmoid_r(x);
-                real dgj = d * u[j] * (s * ((real)1 + x * ((real)1 - s)));
-                du[j] = d * (x * s);
-                dg[j] = dgj;
+                real x = val(g[j]), d = val(dy[j]), s = sigmoid_r(x);
+                real dgj = d * val(u[j]) * (s * ((real)1 + x * ((real)1 - s)));
+                du[j] = nearest(d * (x * s));
+                dg[j] = nearest(dgj);
             }
             break;
         case MC_GATE_GELU:
             EACH for (int64_t j = 0; j < n; j++)
             {
-                real x = g[j], d = dy[j], dgj = d * u[j] * gelu_d(x);
-                du[j] = d * gelu_f(x);
-                dg[j] = dgj;
+                real x = val(g[j]), d = val(dy[j]), dgj = d * val(u[j]) * gelu_d(x);
+                du[j] = nearest(d * gelu_f(x));
+                dg[j] = nearest(dgj);
             }
             break;
         case MC_GATE_GELU_ERF:
             for (int64_t j = 0; j < n; j++) {
-                real x = g[j], d = dy[j], dgj = d * u[j] * gelu_erf_d(x);
-                du[j] = d * gelu_erf_f(x);
-                dg[j] = dgj;
+                real x = val(g[j]), d = val(dy[j]), dgj = d * val(u[j]) * gelu_erf_d(x);
+                du[j] = nearest(d * gelu_erf_f(x));
+                dg[j] = nearest(dgj);
             }
             break;
         }
@@ -195,12 +200,12 @@ HOT static void add_task(void *arg, int task, int thread)
     real ax = (real)o->ax, ay = (real)o->ay;
     (void)thread;
     for (int64_t r = r0; r < r1; r++) {
-        const real *x = (const real *)o->x + r * o->ldx, *y = (const real *)o->y + r * o->ldy;
-        real *z = (real *)o->z + r * o->ldz;
+        const stored *x = (const stored *)o->x + r * o->ldx, *y = (const stored *)o->y + r * o->ldy;
+        stored *z = (stored *)o->z + r * o->ldz;
         if (ax == (real)1 && ay == (real)1) {
-            EACH for (int64_t j = 0; j < n; j++) z[j] = x[j] + y[j];
+            EACH for (int64_t j = 0; j < n; j++) z[j] = nearest(val(x[j]) + val(y[j]));
         } else {
-            EACH for (int64_t j = 0; j < n; j++) z[j] = ax * x[j] + ay * y[j];
+            EACH for (int64_t j = 0; j < n; j++) z[j] = nearest(ax * val(x[j]) + ay * val(y[j]));
         }
     }
 }
@@ -259,8 +264,8 @@ HOT static void dropout_task(void *arg, int task, int thread)
     int full = 0;
     (void)thread;
     for (int64_t r = r0; r < r1; r++) {
-        const real *x = (const real *)o->x + r * o->ldx;
-        real *y = (real *)o->y + r * o->ldy;
+        const stored *x = (const stored *)o->x + r * o->ldx;
+        stored *y = (stored *)o->y + r * o->ldy;
         uint64_t width = (uint64_t)(o->width ? o->width : n);
         uint64_t e = o->first + (uint64_t)(o->row ? o->row[r] : r) * width + (uint64_t)o->col0;
         for (int64_t j = 0; j < n;) {
@@ -271,7 +276,7 @@ HOT static void dropout_task(void *arg, int task, int thread)
             }
             int64_t at = (int64_t)(e - have), len = min_i64(n - j, 4 * PHILOX_RUN - at);
             EACH for (int64_t i = 0; i < len; i++) y[j + i] =
-                word[at + i] >= limit ? x[j + i] * scale : (real)0;
+                nearest(word[at + i] >= limit ? val(x[j + i]) * scale : (real)0);
             j += len;
             e += (uint64_t)len;
         }

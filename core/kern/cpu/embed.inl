@@ -15,18 +15,18 @@ static void embed_task(void *arg, int task, int thread)
     int64_t n = o->c, r0 = task * rows_per_task(n), r1 = min_i64(r0 + rows_per_task(n), o->m);
     (void)thread;
     for (int64_t r = r0; r < r1; r++) {
-        real *y = (real *)o->y + r * o->ldy;
+        stored *y = (stored *)o->y + r * o->ldy;
         int64_t id = o->ids[r];
         if (id >= o->first && id < held_end(o)) {
-            memcpy(y, (const real *)o->w + (id - o->first) * n, (size_t)n * sizeof(real));
+            memcpy(y, (const stored *)o->w + (id - o->first) * n, (size_t)n * sizeof(stored));
             continue;
         }
         if (id >= 0 && id < o->vocab) { /* another part's */
-            memset(y, 0, (size_t)n * sizeof(real));
+            memset(y, 0, (size_t)n * sizeof(stored));
             continue;
         }
         for (int64_t j = 0; j < n; j++)
-            y[j] = (real)NAN;
+            y[j] = nearest((real)NAN);
     }
 }
 
@@ -45,8 +45,8 @@ HOT static void embed_bwd_task(void *arg, int task, int thread)
         if (id < o->first || id >= held_end(o))
             continue;
         real *dw = (real *)o->dw + (id - o->first) * o->c + c0;
-        const real *dy = (const real *)o->dy + r * o->lddy + c0;
-        EACH for (int64_t j = 0; j < n; j++) dw[j] += dy[j];
+        const stored *dy = (const stored *)o->dy + r * o->lddy + c0;
+        EACH for (int64_t j = 0; j < n; j++) dw[j] += val(dy[j]);
     }
 }
 
@@ -61,10 +61,10 @@ HOT static void positions_task(void *arg, int task, int thread)
     int64_t n = o->c, r0 = task * rows_per_task(n), r1 = min_i64(r0 + rows_per_task(n), o->m);
     (void)thread;
     for (int64_t r = r0; r < r1; r++) {
-        const real *x = (const real *)o->x + r * o->ldx;
-        const real *w = (const real *)o->w + (o->pos0 + (o->row0 + r) % o->t) * n;
-        real *y = (real *)o->y + r * o->ldy;
-        EACH for (int64_t j = 0; j < n; j++) y[j] = x[j] + w[j];
+        const stored *x = (const stored *)o->x + r * o->ldx;
+        const stored *w = (const stored *)o->w + (o->pos0 + (o->row0 + r) % o->t) * n;
+        stored *y = (stored *)o->y + r * o->ldy;
+        EACH for (int64_t j = 0; j < n; j++) y[j] = nearest(val(x[j]) + val(w[j]));
     }
 }
 
@@ -82,8 +82,8 @@ HOT static void positions_bwd_task(void *arg, int task, int thread)
         real *dw = (real *)o->dw + (o->pos0 + t) * n;
         int64_t from = (t - o->row0 % o->t + o->t) % o->t; /* the first row at position t */
         for (int64_t r = from; r < o->m; r += o->t) {
-            const real *dy = (const real *)o->dy + r * o->lddy;
-            EACH for (int64_t j = 0; j < n; j++) dw[j] += dy[j];
+            const stored *dy = (const stored *)o->dy + r * o->lddy;
+            EACH for (int64_t j = 0; j < n; j++) dw[j] += val(dy[j]);
         }
     }
 }
@@ -98,24 +98,24 @@ static void positions_bwd(struct mc_pool *pool, const struct mc_embed *o)
 /* One head, h = T / 2: (x_i, x_i+h), or interleaved (x_2i, x_2i+1), turned by the angle of
  * (position, i). Both are read before either is written, so y may be x. What lies beyond the turned
  * pairs keeps its place and value. */
-INL void rope_head(const real *x, real *y, const real *co, const real *si, real sign, int64_t h)
+INL void rope_head(const stored *x, stored *y, const real *co, const real *si, real sign, int64_t h)
 {
     EACH for (int64_t i = 0; i < h; i++)
     {
-        real a = x[i], b = x[i + h], s = sign * si[i];
-        y[i] = a * co[i] - b * s;
-        y[i + h] = b * co[i] + a * s;
+        real a = val(x[i]), b = val(x[i + h]), s = sign * si[i];
+        y[i] = nearest(a * co[i] - b * s);
+        y[i + h] = nearest(b * co[i] + a * s);
     }
 }
 
-INL void rope_head_pairs(const real *x, real *y, const real *co, const real *si, real sign,
+INL void rope_head_pairs(const stored *x, stored *y, const real *co, const real *si, real sign,
                          int64_t h)
 {
     EACH for (int64_t i = 0; i < h; i++)
     {
-        real a = x[2 * i], b = x[2 * i + 1], s = sign * si[i];
-        y[2 * i] = a * co[i] - b * s;
-        y[2 * i + 1] = b * co[i] + a * s;
+        real a = val(x[2 * i]), b = val(x[2 * i + 1]), s = sign * si[i];
+        y[2 * i] = nearest(a * co[i] - b * s);
+        y[2 * i + 1] = nearest(b * co[i] + a * s);
     }
 }
 
@@ -130,8 +130,8 @@ HOT static void rope_task(void *arg, int task, int thread)
         int64_t pos = o->pos0 + r % o->t;
         const real *co = (const real *)o->cos + pos * h, *si = (const real *)o->sin + pos * h;
         for (int64_t k = 0; k < o->heads; k++) {
-            const real *x = (const real *)o->x + r * o->ldx + k * o->d;
-            real *y = (real *)o->y + r * o->ldy + k * o->d;
+            const stored *x = (const stored *)o->x + r * o->ldx + k * o->d;
+            stored *y = (stored *)o->y + r * o->ldy + k * o->d;
             if (o->interleaved)
                 rope_head_pairs(x, y, co, si, sign, h);
             else

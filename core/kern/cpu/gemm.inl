@@ -4,19 +4,6 @@
 #include <immintrin.h>
 #endif
 
-struct gemm_job {
-    const struct mc_gemm *o;
-    struct mc_gemm_grid g;
-};
-
-HOT static void bias_add(real *c, int64_t ldc, const real *bias, int64_t m, int64_t n)
-{
-    for (int64_t i = 0; i < m; i++) {
-        real *row = c + i * ldc;
-        EACH for (int64_t j = 0; j < n; j++) row[j] += bias[j];
-    }
-}
-
 /* -- Small products --------------------------------------------------------------------------- */
 
 /* Ours instead of the library's: OpenBLAS has kernels for small products that take a packing buffer
@@ -311,6 +298,20 @@ static void gemm_block(int ta, int tb, int64_t m, int64_t n, int64_t k, real alp
 
 /* -- Products of any size --------------------------------------------------------------------- */
 
+#if STORED_IS_REAL /* bf16: gemm_bf16.inl */
+struct gemm_job {
+    const struct mc_gemm *o;
+    struct mc_gemm_grid g;
+};
+
+HOT static void bias_add(real *c, int64_t ldc, const real *bias, int64_t m, int64_t n)
+{
+    for (int64_t i = 0; i < m; i++) {
+        real *row = c + i * ldc;
+        EACH for (int64_t j = 0; j < n; j++) row[j] += bias[j];
+    }
+}
+
 static void gemm_task(void *arg, int task, int thread)
 {
     const struct gemm_job *job = arg;
@@ -335,3 +336,4 @@ static void gemm(struct mc_pool *pool, const struct mc_gemm *o)
     struct gemm_job job = {o, mc_gemm_cpu_grid(o->m, o->n, o->k)};
     run(pool, gemm_task, &job, (int)(job.g.tiles_m * job.g.tiles_n));
 }
+#endif

@@ -31,16 +31,17 @@ HOT static void rmsnorm_task(void *arg, int task, int thread)
     const struct mc_norm *o = arg;
     int64_t n = o->c, r0 = task * rows_per_task(n);
     int64_t r1 = min_i64(r0 + rows_per_task(n), norm_vectors(o->m, o->heads));
-    const real *w = o->w;
+    const stored *w = o->w;
     (void)thread;
     for (int64_t r = r0; r < r1; r++) {
-        const real *x = (const real *)o->x + vector_at(r, o->heads, o->ldx, n);
-        real *y = (real *)o->y + vector_at(r, o->heads, o->ldy, n);
+        const stored *x = (const stored *)o->x + vector_at(r, o->heads, o->ldx, n);
+        stored *y = (stored *)o->y + vector_at(r, o->heads, o->ldy, n);
         real s = (real)1 / sqrt_r(vec_dot(x, x, n) / (real)n + (real)o->eps);
         if (o->unit) {
-            EACH for (int64_t j = 0; j < n; j++) y[j] = x[j] * s * ((real)1 + w[j]);
+            EACH for (int64_t j = 0; j < n; j++) y[j] =
+                nearest(val(x[j]) * s * ((real)1 + val(w[j])));
         } else {
-            EACH for (int64_t j = 0; j < n; j++) y[j] = x[j] * s * w[j];
+            EACH for (int64_t j = 0; j < n; j++) y[j] = nearest(val(x[j]) * s * val(w[j]));
         }
         ((real *)o->rstd)[r] = s;
     }
@@ -51,15 +52,15 @@ static void rmsnorm(struct mc_pool *pool, const struct mc_norm *o)
     run(pool, rmsnorm_task, o, row_tasks(norm_vectors(o->m, o->heads), o->c));
 }
 
-INL real centred_squares(const real *x, real mean, int64_t n)
+INL real centred_squares(const stored *x, real mean, int64_t n)
 {
     real a[LANES] = {0};
     int64_t i = 0;
     for (; i + LANES <= n; i += LANES)
         for (int j = 0; j < LANES; j++)
-            a[j] += (x[i + j] - mean) * (x[i + j] - mean);
+            a[j] += (val(x[i + j]) - mean) * (val(x[i + j]) - mean);
     for (int j = 0; i + j < n; j++)
-        a[j] += (x[i + j] - mean) * (x[i + j] - mean);
+        a[j] += (val(x[i + j]) - mean) * (val(x[i + j]) - mean);
     return lanes_sum(a);
 }
 
@@ -67,17 +68,18 @@ HOT static void layernorm_task(void *arg, int task, int thread)
 {
     const struct mc_norm *o = arg;
     int64_t n = o->c, r0 = task * rows_per_task(n), r1 = min_i64(r0 + rows_per_task(n), o->m);
-    const real *w = o->w, *b = o->b;
+    const stored *w = o->w, *b = o->b;
     (void)thread;
     for (int64_t r = r0; r < r1; r++) {
-        const real *x = (const real *)o->x + r * o->ldx;
-        real *y = (real *)o->y + r * o->ldy;
+        const stored *x = (const stored *)o->x + r * o->ldx;
+        stored *y = (stored *)o->y + r * o->ldy;
         real mean = vec_sum(x, n) / (real)n;
         real s = (real)1 / sqrt_r(centred_squares(x, mean, n) / (real)n + (real)o->eps);
         if (b) {
-            EACH for (int64_t j = 0; j < n; j++) y[j] = (x[j] - mean) * s * w[j] + b[j];
+            EACH for (int64_t j = 0; j < n; j++) y[j] =
+                nearest((val(x[j]) - mean) * s * val(w[j]) + val(b[j]));
         } else {
-            EACH for (int64_t j = 0; j < n; j++) y[j] = (x[j] - mean) * s * w[j];
+            EACH for (int64_t j = 0; j < n; j++) y[j] = nearest((val(x[j]) - mean) * s * val(w[j]));
         }
         ((real *)o->rstd)[r] = s;
         ((real *)o->mean)[r] = mean;
@@ -95,25 +97,28 @@ HOT static void rmsnorm_bwd_input_task(void *arg, int task, int thread)
     const struct mc_norm_grad *o = arg;
     int64_t n = o->c, r0 = task * rows_per_task(n);
     int64_t r1 = min_i64(r0 + rows_per_task(n), norm_vectors(o->m, o->heads));
-    const real *w = o->w;
+    const stored *w = o->w;
     (void)thread;
     for (int64_t r = r0; r < r1; r++) {
-        const real *x = (const real *)o->x + vector_at(r, o->heads, o->ldx, n);
-        const real *dy = (const real *)o->dy + vector_at(r, o->heads, o->lddy, n);
-        real *dx = (real *)o->dx + vector_at(r, o->heads, o->lddx, n);
+        const stored *x = (const stored *)o->x + vector_at(r, o->heads, o->ldx, n);
+        const stored *dy = (const stored *)o->dy + vector_at(r, o->heads, o->lddy, n);
+        stored *dx = (stored *)o->dx + vector_at(r, o->heads, o->lddx, n);
         real s = ((const real *)o->rstd)[r];
         if (o->unit) {
             real u = (vec_dot3(dy, w, x, n) + vec_dot(dy, x, n)) * s * s / (real)n;
             if (!o->acc_dx)
-                memset(dx, 0, (size_t)n * sizeof(real));
-            EACH for (int64_t j = 0; j < n; j++) dx[j] += s * (dy[j] * ((real)1 + w[j]) - x[j] * u);
+                memset(dx, 0, (size_t)n * sizeof(stored));
+            EACH for (int64_t j = 0; j < n; j++) dx[j] =
+                nearest(val(dx[j]) + s * (val(dy[j]) * ((real)1 + val(w[j])) - val(x[j]) * u));
             continue;
         }
         real k = vec_dot3(dy, w, x, n) * s * s / (real)n;
         if (o->acc_dx) {
-            EACH for (int64_t j = 0; j < n; j++) dx[j] += s * (dy[j] * w[j] - x[j] * k);
+            EACH for (int64_t j = 0; j < n; j++) dx[j] =
+                nearest(val(dx[j]) + s * (val(dy[j]) * val(w[j]) - val(x[j]) * k));
         } else {
-            EACH for (int64_t j = 0; j < n; j++) dx[j] = s * (dy[j] * w[j] - x[j] * k);
+            EACH for (int64_t j = 0; j < n; j++) dx[j] =
+                nearest(s * (val(dy[j]) * val(w[j]) - val(x[j]) * k));
         }
     }
 }
@@ -124,15 +129,15 @@ static void rmsnorm_bwd_input(struct mc_pool *pool, const struct mc_norm_grad *o
 }
 
 /* sum of dy w (x - mean) */
-INL real centred_dot(const real *dy, const real *w, const real *x, real mean, int64_t n)
+INL real centred_dot(const stored *dy, const stored *w, const stored *x, real mean, int64_t n)
 {
     real a[LANES] = {0};
     int64_t i = 0;
     for (; i + LANES <= n; i += LANES)
         for (int j = 0; j < LANES; j++)
-            a[j] += dy[i + j] * w[i + j] * (x[i + j] - mean);
+            a[j] += val(dy[i + j]) * val(w[i + j]) * (val(x[i + j]) - mean);
     for (int j = 0; i + j < n; j++)
-        a[j] += dy[i + j] * w[i + j] * (x[i + j] - mean);
+        a[j] += val(dy[i + j]) * val(w[i + j]) * (val(x[i + j]) - mean);
     return lanes_sum(a);
 }
 
@@ -141,20 +146,21 @@ HOT static void layernorm_bwd_input_task(void *arg, int task, int thread)
 {
     const struct mc_norm_grad *o = arg;
     int64_t n = o->c, r0 = task * rows_per_task(n), r1 = min_i64(r0 + rows_per_task(n), o->m);
-    const real *w = o->w;
+    const stored *w = o->w;
     (void)thread;
     for (int64_t r = r0; r < r1; r++) {
-        const real *x = (const real *)o->x + r * o->ldx, *dy = (const real *)o->dy + r * o->lddy;
-        real *dx = (real *)o->dx + r * o->lddx;
+        const stored *x = (const stored *)o->x + r * o->ldx,
+                     *dy = (const stored *)o->dy + r * o->lddy;
+        stored *dx = (stored *)o->dx + r * o->lddx;
         real s = ((const real *)o->rstd)[r], mean = ((const real *)o->mean)[r];
         real gm = vec_dot(dy, w, n) / (real)n;
         real k = centred_dot(dy, w, x, mean, n) * s * s / (real)n;
         if (o->acc_dx) {
-            EACH for (int64_t j = 0; j < n; j++) dx[j] +=
-                s * (dy[j] * w[j] - gm - (x[j] - mean) * k);
+            EACH for (int64_t j = 0; j < n; j++) dx[j] =
+                nearest(val(dx[j]) + s * (val(dy[j]) * val(w[j]) - gm - (val(x[j]) - mean) * k));
         } else {
             EACH for (int64_t j = 0; j < n; j++) dx[j] =
-                s * (dy[j] * w[j] - gm - (x[j] - mean) * k);
+                nearest(s * (val(dy[j]) * val(w[j]) - gm - (val(x[j]) - mean) * k));
         }
     }
 }
@@ -184,10 +190,10 @@ HOT static void rmsnorm_bwd_weight_task(void *arg, int task, int thread)
     (void)thread;
     memset(dw, 0, (size_t)n * sizeof(real));
     for (int64_t r = r0; r < r1; r++) {
-        const real *x = (const real *)o->x + vector_at(r, o->heads, o->ldx, n);
-        const real *dy = (const real *)o->dy + vector_at(r, o->heads, o->lddy, n);
+        const stored *x = (const stored *)o->x + vector_at(r, o->heads, o->ldx, n);
+        const stored *dy = (const stored *)o->dy + vector_at(r, o->heads, o->lddy, n);
         real s = ((const real *)o->rstd)[r];
-        EACH for (int64_t j = 0; j < n; j++) dw[j] += dy[j] * (x[j] * s);
+        EACH for (int64_t j = 0; j < n; j++) dw[j] += val(dy[j]) * (val(x[j]) * s);
     }
 }
 
@@ -207,12 +213,13 @@ HOT static void layernorm_bwd_weight_task(void *arg, int task, int thread)
     memset(dw, 0, (size_t)n * sizeof(real));
     memset(db, 0, (size_t)n * sizeof(real));
     for (int64_t r = r0; r < r1; r++) {
-        const real *x = (const real *)o->x + r * o->ldx, *dy = (const real *)o->dy + r * o->lddy;
+        const stored *x = (const stored *)o->x + r * o->ldx,
+                     *dy = (const stored *)o->dy + r * o->lddy;
         real s = ((const real *)o->rstd)[r], mean = ((const real *)o->mean)[r];
         EACH for (int64_t j = 0; j < n; j++)
         {
-            dw[j] += dy[j] * ((x[j] - mean) * s);
-            db[j] += dy[j];
+            dw[j] += val(dy[j]) * ((val(x[j]) - mean) * s);
+            db[j] += val(dy[j]);
         }
     }
 }
@@ -228,7 +235,7 @@ static void layernorm_bwd_weight(struct mc_pool *pool, const struct mc_norm_grad
 
 struct bias_job {
     int64_t m, n;
-    const real *dy;
+    const stored *dy;
     int64_t lddy;
     real *parts; /* [parts, N] */
 };
@@ -241,8 +248,8 @@ HOT static void bias_bwd_task(void *arg, int task, int thread)
     (void)thread;
     memset(db, 0, (size_t)n * sizeof(real));
     for (int64_t r = r0; r < r1; r++) {
-        const real *dy = o->dy + r * o->lddy;
-        EACH for (int64_t j = 0; j < n; j++) db[j] += dy[j];
+        const stored *dy = o->dy + r * o->lddy;
+        EACH for (int64_t j = 0; j < n; j++) db[j] += val(dy[j]);
     }
 }
 

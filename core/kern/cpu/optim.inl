@@ -2,13 +2,15 @@
 #define SUM_PARTS 256 /* partial sums on the caller's stack: 2 KiB */
 
 /* m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2;
- * w = w - lr decay w - lr (m / bias1) / (sqrt(v / bias2) + eps).  Scalars in fp64, rounded once. */
+ * w = w - lr decay w - lr (m / bias1) / (sqrt(v / bias2) + eps).  Scalars in fp64, rounded once.
+ * All four are `real`; `rounded` takes w as the kernels read it. */
 HOT static void adamw_task(void *arg, int task, int thread)
 {
     const struct mc_adamw *o = arg;
     int64_t i0 = (int64_t)task * TASK_ELEMS, n = min_i64(TASK_ELEMS, o->n - i0);
     real *w = (real *)o->w + i0, *m = (real *)o->m + i0, *v = (real *)o->v + i0;
     const real *g = (const real *)o->g + i0;
+    stored *rounded = o->rounded ? (stored *)o->rounded + i0 : NULL;
     real gs = (real)o->gscale, b1 = (real)o->beta1, b2 = (real)o->beta2, eps = (real)o->eps;
     real a1 = (real)(1 - o->beta1), a2 = (real)(1 - o->beta2);
     real keep = (real)(1 - o->lr * o->decay), step = (real)(o->lr / o->bias1);
@@ -22,6 +24,9 @@ HOT static void adamw_task(void *arg, int task, int thread)
         m[i] = mi;
         v[i] = vi;
         w[i] = w[i] * keep - step * mi / (sqrt_r(vi) * root + eps);
+    }
+    if (rounded) {
+        EACH for (int64_t i = 0; i < n; i++) rounded[i] = nearest(w[i]);
     }
 }
 
@@ -90,15 +95,13 @@ static double sum_squares(struct mc_pool *pool, const void *x, int64_t n)
 
 /* -- Conversions: exact, or rounded to nearest even by the cast ------------------------------- */
 
-static void from_f32(void *dst, const float *src, int64_t n)
+HOT static void from_f32(void *dst, const float *src, int64_t n)
 {
-    real *d = dst;
-    for (int64_t i = 0; i < n; i++)
-        d[i] = (real)src[i];
+    stored *d = dst;
+    EACH for (int64_t i = 0; i < n; i++) d[i] = nearest((real)src[i]);
 }
-static void to_f32(float *dst, const void *src, int64_t n)
+HOT static void to_f32(float *dst, const void *src, int64_t n)
 {
-    const real *s = src;
-    for (int64_t i = 0; i < n; i++)
-        dst[i] = (float)s[i];
+    const stored *s = src;
+    EACH for (int64_t i = 0; i < n; i++) dst[i] = (float)val(s[i]);
 }

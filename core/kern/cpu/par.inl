@@ -24,6 +24,30 @@
 #define LANES      16
 #define TASK_ELEMS 16384 /* elements a task: 64 KiB of fp32, a few microseconds */
 
+/* What a value is in memory (stored) and what it is computed in (real): the same, but for bf16,
+ * which is read exactly, computed in fp32 and rounded to nearest even once, where a kernel stores
+ * its output. Statistics, tables, token losses and gradients of parameters are `real` in memory
+ * too. */
+#if STORED_IS_REAL
+INL real val(stored x)
+{
+    return x;
+}
+INL stored nearest(real x)
+{
+    return x;
+}
+#else
+INL real val(stored x)
+{
+    return mc_bf16_to_f32(x);
+}
+INL stored nearest(real x)
+{
+    return mc_bf16_from_f32(x);
+}
+#endif
+
 static int64_t min_i64(int64_t a, int64_t b)
 {
     return a < b ? a : b;
@@ -58,43 +82,43 @@ INL real lanes_sum(real *a) /* a: [LANES], destroyed */
     return a[0];
 }
 
-INL real vec_sum(const real *x, int64_t n)
+INL real vec_sum(const stored *x, int64_t n)
 {
     real a[LANES] = {0};
     int64_t i = 0;
     for (; i + LANES <= n; i += LANES)
         for (int j = 0; j < LANES; j++)
-            a[j] += x[i + j];
+            a[j] += val(x[i + j]);
     for (int j = 0; i + j < n; j++)
-        a[j] += x[i + j];
+        a[j] += val(x[i + j]);
     return lanes_sum(a);
 }
 
-INL real vec_dot(const real *x, const real *y, int64_t n)
+INL real vec_dot(const stored *x, const stored *y, int64_t n)
 {
     real a[LANES] = {0};
     int64_t i = 0;
     for (; i + LANES <= n; i += LANES)
         for (int j = 0; j < LANES; j++)
-            a[j] += x[i + j] * y[i + j];
+            a[j] += val(x[i + j]) * val(y[i + j]);
     for (int j = 0; i + j < n; j++)
-        a[j] += x[i + j] * y[i + j];
+        a[j] += val(x[i + j]) * val(y[i + j]);
     return lanes_sum(a);
 }
 
-INL real vec_dot3(const real *x, const real *y, const real *z, int64_t n)
+INL real vec_dot3(const stored *x, const stored *y, const stored *z, int64_t n)
 {
     real a[LANES] = {0};
     int64_t i = 0;
     for (; i + LANES <= n; i += LANES)
         for (int j = 0; j < LANES; j++)
-            a[j] += x[i + j] * y[i + j] * z[i + j];
+            a[j] += val(x[i + j]) * val(y[i + j]) * val(z[i + j]);
     for (int j = 0; i + j < n; j++)
-        a[j] += x[i + j] * y[i + j] * z[i + j];
+        a[j] += val(x[i + j]) * val(y[i + j]) * val(z[i + j]);
     return lanes_sum(a);
 }
 
-INL real vec_max(const real *x, int64_t n) /* n >= 1; NaN elements are passed over */
+INL real vec_max(const stored *x, int64_t n) /* n >= 1; NaN elements are passed over */
 {
     real a[LANES];
     int64_t i = 0;
@@ -102,9 +126,9 @@ INL real vec_max(const real *x, int64_t n) /* n >= 1; NaN elements are passed ov
         a[j] = (real)-INFINITY;
     for (; i + LANES <= n; i += LANES)
         for (int j = 0; j < LANES; j++)
-            a[j] = x[i + j] > a[j] ? x[i + j] : a[j];
+            a[j] = val(x[i + j]) > a[j] ? val(x[i + j]) : a[j];
     for (int j = 0; i + j < n; j++)
-        a[j] = x[i + j] > a[j] ? x[i + j] : a[j];
+        a[j] = val(x[i + j]) > a[j] ? val(x[i + j]) : a[j];
     for (int w = LANES / 2; w > 0; w /= 2)
         for (int j = 0; j < w; j++)
             a[j] = a[j + w] > a[j] ? a[j + w] : a[j];

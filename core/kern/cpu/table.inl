@@ -3,15 +3,30 @@
 #include <limits.h>
 #include <math.h>
 #include <string.h>
+#include "../../tensor/bf16.h"
 #include "../kern_int.h"
+
+/* What a value is in memory: what it is computed in, if the includer does not say otherwise. */
+#ifndef stored
+#define stored         real
+#define STORED_IS_REAL 1
+#define WIDE_TABLE     TABLE
+#endif
 
 #include "par.inl"
 #include "math.inl"
 #include "gemm.inl"
+#if !STORED_IS_REAL
+#include "gemm_bf16.inl"
+#endif
 #include "norm.inl"
 #include "act.inl"
 #include "embed.inl"
+#if STORED_IS_REAL
 #include "attn.inl"
+#else
+#include "attn_bf16.inl"
+#endif
 #include "xent.inl"
 #include "xent_part.inl"
 #include "optim.inl"
@@ -19,6 +34,7 @@
 const struct mc_kern_ops TABLE = {
     .name = REAL_NAME,
     .dtype = REAL_DTYPE,
+    .wide = &WIDE_TABLE,
     .gemm = gemm,
     .rmsnorm = rmsnorm,
     .rmsnorm_bwd_input = rmsnorm_bwd_input,

@@ -12,7 +12,7 @@ HOT static void xent_task(void *arg, int task, int thread)
     int64_t n = o->v, r0 = task * rows_per_task(n), r1 = min_i64(r0 + rows_per_task(n), o->m);
     (void)thread;
     for (int64_t r = r0; r < r1; r++) {
-        const real *x = (const real *)o->logits + r * o->ld;
+        const stored *x = (const stored *)o->logits + r * o->ld;
         int64_t target = o->targets[r];
         real lse = 0, loss = 0, top;
         if (target >= 0) {
@@ -21,12 +21,12 @@ HOT static void xent_task(void *arg, int task, int thread)
             top = vec_max(x, n);
             for (; i + LANES <= n; i += LANES)
                 for (int j = 0; j < LANES; j++)
-                    a[j] += exp_r(x[i + j] - top);
+                    a[j] += exp_r(val(x[i + j]) - top);
             for (int j = 0; i + j < n; j++)
-                a[j] += exp_r(x[i + j] - top);
+                a[j] += exp_r(val(x[i + j]) - top);
             lse = log_r(lanes_sum(a));
             /* the small difference first: top - x[target] is exact where it matters */
-            loss = target < n ? lse + (top - x[target]) : (real)NAN;
+            loss = target < n ? lse + (top - val(x[target])) : (real)NAN;
             if (o->smoothing > 0)
                 loss = ((real)1 - (real)o->smoothing) * loss +
                        (real)o->smoothing * (lse + (top - vec_sum(x, n) / (real)n));
@@ -52,26 +52,31 @@ HOT static void xent_bwd_task(void *arg, int task, int thread)
     real scale = (real)o->scale;
     (void)thread;
     for (int64_t r = r0; r < r1; r++) {
-        real *x = (real *)o->logits + r * o->ld;
+        stored *x = (stored *)o->logits + r * o->ld;
         int64_t target = o->targets[r];
         real lse = ((const real *)o->lse)[r];
-        memset(x + n, 0, (size_t)o->pad * sizeof(real));
+        memset(x + n, 0, (size_t)o->pad * sizeof(stored));
         if (target < 0) {
-            memset(x, 0, (size_t)n * sizeof(real));
+            memset(x, 0, (size_t)n * sizeof(stored));
             continue;
         }
+        real f = scale, each = 0, hit = scale;
         if (o->smoothing > 0 || o->z > 0) {
-            real f = scale * ((real)1 + (real)(2 * o->z) * lse);
-            real each = scale * (real)(o->smoothing / (double)all);
-            EACH for (int64_t j = 0; j < n; j++) x[j] = exp_r(x[j] - lse) * f - each;
-        } else {
-            EACH for (int64_t j = 0; j < n; j++) x[j] = exp_r(x[j] - lse) * scale;
+            f = scale * ((real)1 + (real)(2 * o->z) * lse);
+            each = scale * (real)(o->smoothing / (double)all);
+            hit = scale * ((real)1 - (real)o->smoothing);
         }
-        if (target >= o->first && target < o->first + n)
-            x[target - o->first] -=
-                o->smoothing > 0 ? scale * ((real)1 - (real)o->smoothing) : scale;
+        int64_t here = target - o->first;
+        real at = (real)NAN;
+        if (here >= 0 && here < n)
+            at = exp_r(val(x[here]) - lse) * f - each - hit;
         else if (target >= all && n > 0)
-            x[0] = (real)NAN;
+            here = 0;
+        else
+            here = -1; /* another part's */
+        EACH for (int64_t j = 0; j < n; j++) x[j] = nearest(exp_r(val(x[j]) - lse) * f - each);
+        if (here >= 0)
+            x[here] = nearest(at); /* rounded once */
     }
 }
 

@@ -11,7 +11,7 @@ HOT static void xent_part_task(void *arg, int task, int thread)
     int64_t n = o->v, r0 = task * rows_per_task(n), r1 = min_i64(r0 + rows_per_task(n), o->m);
     (void)thread;
     for (int64_t r = r0; r < r1; r++) {
-        const real *x = (const real *)o->logits + r * o->ld;
+        const stored *x = (const stored *)o->logits + r * o->ld;
         int64_t target = (int64_t)o->targets[r] - o->first;
         double *part = o->part + 4 * r;
         part[0] = -INFINITY;
@@ -22,12 +22,12 @@ HOT static void xent_part_task(void *arg, int task, int thread)
         int64_t i = 0;
         for (; i + LANES <= n; i += LANES)
             for (int j = 0; j < LANES; j++)
-                a[j] += exp_r(x[i + j] - top);
+                a[j] += exp_r(val(x[i + j]) - top);
         for (int j = 0; i + j < n; j++)
-            a[j] += exp_r(x[i + j] - top);
+            a[j] += exp_r(val(x[i + j]) - top);
         part[0] = (double)top;
         part[1] = (double)lanes_sum(a);
-        part[2] = target >= 0 && target < n ? (double)x[target] : 0;
+        part[2] = target >= 0 && target < n ? (double)val(x[target]) : 0;
         part[3] = o->smoothing > 0 ? (double)vec_sum(x, n) : 0;
     }
 }
