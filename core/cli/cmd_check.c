@@ -29,6 +29,7 @@ static void summary_json(const struct mc_cli_recipe *r, const struct mc_train_me
     mc_json_open(&j, "memory", '{');
     mc_json_i64(&j, "params", (int64_t)m->params);
     mc_json_i64(&j, "grads", (int64_t)(m->grads + m->extra_grads));
+    mc_json_i64(&j, "master", (int64_t)m->master);
     mc_json_i64(&j, "optim", (int64_t)m->optim);
     mc_json_i64(&j, "activations", (int64_t)m->activations);
     mc_json_i64(&j, "temp", (int64_t)m->temp);

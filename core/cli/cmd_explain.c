@@ -13,10 +13,15 @@ static void print_memory(const struct mc_train_memory *m)
     const struct {
         const char *name;
         size_t bytes;
-    } row[] = {{"parameters", m->params}, {"gradients", m->grads + m->extra_grads},
-               {"optimizer", m->optim},   {"activations", m->activations},
-               {"temporaries", m->temp},  {"tables", m->tables},
-               {"batch", m->batch},       {"total", m->total}};
+    } row[] = {{"parameters", m->params},
+               {"gradients", m->grads + m->extra_grads},
+               {"masters", m->master},
+               {"optimizer", m->optim},
+               {"activations", m->activations},
+               {"temporaries", m->temp},
+               {"tables", m->tables},
+               {"batch", m->batch},
+               {"total", m->total}};
     char b[32];
     printf("\nmemory of one rank:\n");
     for (size_t i = 0; i < sizeof row / sizeof *row; i++) {

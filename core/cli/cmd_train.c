@@ -162,7 +162,9 @@ static mc_status check_device(const struct train *t, struct mc_err *err)
 static mc_status check_disk(const struct train *t, struct mc_err *err)
 {
     struct statvfs v;
-    size_t need = t->memory.params + t->memory.optim;
+    size_t need = t->memory.params + t->memory.master + t->memory.optim;
+    if (t->memory.master > 0 && t->r.recipe->checkpoint.weights == MC_WEIGHTS_REBUILD)
+        need -= t->memory.params;
     if (statvfs(t->rd.path, &v) == -1) /* cannot be told: the save will */
         return MC_OK;
     double have = (double)v.f_bavail * (double)v.f_frsize;

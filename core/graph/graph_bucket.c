@@ -105,8 +105,8 @@ void mc_graph_zero_grads(struct mc_graph *g)
 
 static void add_uses(struct mc_graph *g, const struct mc_param *p)
 {
-    char *sum = (char *)g->buf.grads + (size_t)p->offset * g->grad_elem;
-    const char *use = (const char *)g->buf.extra_grads + (size_t)p->extra_offset * g->grad_elem;
+    char *sum = (char *)g->buf.grads + (size_t)p->offset * g->wide_elem;
+    const char *use = (const char *)g->buf.extra_grads + (size_t)p->extra_offset * g->wide_elem;
     /* one row of a matrix each, so that the pool has rows to share */
     int64_t c = p->box.nd > 1 ? p->box.n[p->box.nd - 1] : p->count;
     for (int u = 1; u < p->nuses && p->count > 0; u++) { /* I3 */
@@ -120,8 +120,8 @@ static void add_uses(struct mc_graph *g, const struct mc_param *p)
                            .ldz = c,
                            .ax = 1,
                            .ay = 1};
-        g->kern->add(g->pool, &a);
-        use += (size_t)p->stored * g->grad_elem;
+        g->kern->wide->add(g->pool, &a);
+        use += (size_t)p->stored * g->wide_elem;
     }
 }
 

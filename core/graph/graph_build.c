@@ -728,7 +728,7 @@ mc_status mc_graph_build_opt(const struct mc_graph_cfg *cfg, const struct mc_gra
         g->opt = *opt;
     g->slot = -1;
     g->elem = mc_dtype_size(c.recipe->precision);
-    g->grad_elem = g->elem < 4 ? 4 : g->elem; /* bf16: gradients in fp32 */
+    g->wide_elem = g->elem < 4 ? 4 : g->elem; /* bf16: fp32 */
     MC_TRY_GOTO(st, build_nodes(g, err), fail);
     MC_TRY_GOTO(st, mc_graph_plan(g, err), fail);
     MC_TRY_GOTO(st, mc_graph_moments(g, err), fail);

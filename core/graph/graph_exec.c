@@ -66,14 +66,14 @@ static void point_params(struct mc_graph *g)
                 continue;
             n->grad[k] =
                 gn->use[k] == 0
-                    ? at(g->buf.grads, (size_t)p->offset, g->grad_elem)
+                    ? at(g->buf.grads, (size_t)p->offset, g->wide_elem)
                     : at(g->buf.extra_grads,
-                         (size_t)(p->extra_offset + (gn->use[k] - 1) * p->stored), g->grad_elem);
+                         (size_t)(p->extra_offset + (gn->use[k] - 1) * p->stored), g->wide_elem);
         }
         if (gn->table >= 0) {
             const struct mc_table *tb = &g->table[gn->table];
-            n->cos = at(g->buf.tables, tb->offset, g->elem);
-            n->sin = at(n->cos, (size_t)(g->cfg.bound.t * tb->half), g->elem);
+            n->cos = at(g->buf.tables, tb->offset, g->wide_elem);
+            n->sin = at(n->cos, (size_t)(g->cfg.bound.t * tb->half), g->wide_elem);
         }
         if (gn->kv_cols > 0) {
             size_t half = (size_t)((g->cfg.bound.t * gn->kv_cols + MC_PARAM_ALIGN - 1) /

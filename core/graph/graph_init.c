@@ -4,11 +4,11 @@
  * index: the same bits whatever is fused, sharded or in what order parameters are made. I2  The
  * fp32 draw is the value: std * normal is formed in fp64 and rounded once to fp32; fp64 runs widen
  * that. bf16 rounds it to nearest even. I3  Rope tables are computed in fp64 and rounded once to
- * the run's precision. */
+ * fp64, or fp32 in any other precision. */
 #include <math.h>
 #include <stdio.h>
-#include <string.h>
 #include "../base/rng.h"
+#include "../tensor/bf16.h"
 #include "graph_int.h"
 
 static void store(void *params, enum mc_dtype dtype, int64_t at, float v)
@@ -16,9 +16,7 @@ static void store(void *params, enum mc_dtype dtype, int64_t at, float v)
     if (dtype == MC_F64) {
         ((double *)params)[at] = v;
     } else if (dtype == MC_BF16) {
-        uint32_t bits;
-        memcpy(&bits, &v, sizeof bits);
-        ((uint16_t *)params)[at] = (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+        ((uint16_t *)params)[at] = mc_bf16_from_f32(v);
     } else {
         ((float *)params)[at] = v;
     }

@@ -111,7 +111,7 @@ struct mc_graph_opt { /* for tests: what changes speed and memory but may not ch
 struct mc_graph {
     struct mc_graph_cfg cfg;
     struct mc_graph_opt opt;
-    size_t elem, grad_elem;          /* bytes */
+    size_t elem, wide_elem;          /* bytes: of a value or weight; of what is wide (kern.h) */
     const struct mc_kern_ops *sizes; /* the table whose _scratch functions sized the plan */
     struct mc_graph_memory mem;
 

@@ -255,10 +255,10 @@ static void count_memory(struct mc_graph *g)
     struct mc_graph_memory *m = &g->mem;
     int train = g->cfg.mode == MC_GRAPH_TRAIN;
     m->params = mc_align_up((size_t)g->flat * g->elem, MC_ALIGN);
-    m->grads = train ? mc_align_up((size_t)g->flat * g->grad_elem, MC_ALIGN) : 0;
-    m->extra_grads = train ? mc_align_up((size_t)g->extra * g->grad_elem, MC_ALIGN) : 0;
+    m->grads = train ? mc_align_up((size_t)g->flat * g->wide_elem, MC_ALIGN) : 0;
+    m->extra_grads = train ? mc_align_up((size_t)g->extra * g->wide_elem, MC_ALIGN) : 0;
     m->slots = m->slot * (size_t)(train ? g->cfg.slots : 1);
-    g->starts_offset = mc_align_up((size_t)g->table_elems * g->elem, MC_ALIGN);
+    g->starts_offset = mc_align_up((size_t)g->table_elems * g->wide_elem, MC_ALIGN);
     m->tables = g->starts_offset;
     if (g->documents)
         m->tables +=

@@ -176,7 +176,7 @@ static mc_status emit_forward(struct plan *pl, int i, int again, struct mc_err *
         (again ? pl->again : pl->fwd)[n->out[k]] = p;
     }
     for (int k = 0; k < n->nsaved; k++) {
-        int p = new_piece(g, 1, n->saved[k]);
+        int p = new_piece(g, 1, n->saved[k] * (int64_t)(g->wide_elem / g->elem));
         if (p < 0)
             return mc_graph_nomem(err);
         writes(g, &s->saved[k], p);
@@ -427,11 +427,10 @@ static mc_status emit(struct plan *pl, struct mc_err *err)
 static mc_status find_sizes(struct mc_graph *g, struct mc_err *err)
 {
     const struct mc_recipe *r = g->cfg.recipe;
-    /* scratch of devices or precisions that this build cannot run is planned by the CPU's fp32
-     * table */
+    /* scratch of devices that this build cannot run is planned by the CPU's table */
     if (mc_kern_get(r->device, r->precision, &g->sizes, NULL) == MC_OK)
         return MC_OK;
-    return mc_kern_get(MC_DEVICE_CPU, MC_F32, &g->sizes, err);
+    return mc_kern_get(MC_DEVICE_CPU, r->precision, &g->sizes, err);
 }
 
 mc_status mc_graph_plan(struct mc_graph *g, struct mc_err *err)

@@ -73,7 +73,7 @@ struct mc_op_infer {
     int nparams;
     struct mc_param_spec param[MC_OP_PARAMS];
     int nsaved;
-    int64_t saved_elems[MC_OP_SAVED]; /* elements of `real` kept for backward (lse, rstd ...), at
+    int64_t saved_elems[MC_OP_SAVED]; /* wide elements kept for backward (lse, rstd ...), at
                                          bound, on this rank */
     double attr[MC_OP_ATTRS];         /* numbers the verbs will want (node->attr) */
 };

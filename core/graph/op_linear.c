@@ -110,7 +110,8 @@ static void linear_backward_weight(const struct mc_node *n, const struct mc_op_c
                         .c = n->grad[0],
                         .ldc = n->in[0].c,
                         .alpha = 1,
-                        .acc = 1};
+                        .acc = 1,
+                        .wide = 1};
     cx->kern->gemm(cx->pool, &g);
     if (n->attr[HAS_BIAS] != 0)
         cx->kern->bias_bwd(cx->pool, g.k, cols, n->d_out[0].p, n->d_out[0].ld, n->grad[n->nout],

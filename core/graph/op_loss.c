@@ -6,7 +6,7 @@
  *                       (Szegedy et al. 2016)
  *   z_loss z            + z lse^2 (PaLM, Chowdhery et al. 2022)
  * An EVAL graph reports the plain token loss always, so that it compares between recipes. Token
- * losses are in the run's precision; their sum is fp64, in a fixed order, added to the caller's
+ * losses are wide (kern.h); their sum is fp64, in a fixed order, added to the caller's
  * sum. logits (M, V). Saved: lse (M). I1  backward writes dlogits over the logits themselves, so
  * V-wide memory exists once. I2  Rows must hold all V columns here. I3  Logits beyond model.vocab
  * are padding: outside the sum, with gradient 0. */
@@ -58,9 +58,9 @@ static void xent_backward(const struct mc_node *n, const struct mc_op_ctx *cx)
 static size_t xent_scratch(const struct mc_node *n, enum mc_verb verb, const struct mc_kern_ops *k,
                            struct mc_extent bound, int threads)
 {
-    (void)k;
+    (void)n;
     (void)threads;
-    return verb == MC_FORWARD ? (size_t)(bound.b * bound.t) * n->elem : 0;
+    return verb == MC_FORWARD ? (size_t)(bound.b * bound.t) * mc_dtype_size(k->wide->dtype) : 0;
 }
 
 static const struct mc_op xent_row = {.name = "cross_entropy",

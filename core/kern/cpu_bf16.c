@@ -14,13 +14,13 @@
  * Threads: called on the trainer thread; the bodies run on the pool. */
 #define stored         uint16_t
 #define STORED_IS_REAL 0
-#define real         float
-#define REAL_IS_F32  1
-#define REAL_DTYPE   MC_BF16
-#define REAL_NAME    "cpu-bf16"
-#define REAL_GEMM    cblas_sgemm
-#define REAL_GEMV    cblas_sgemv
-#define TABLE        mc_cpu_bf16_ops
-#define WIDE_TABLE   mc_cpu_f32_ops
+#define real           float
+#define REAL_IS_F32    1
+#define REAL_DTYPE     MC_BF16
+#define REAL_NAME      "cpu-bf16"
+#define REAL_GEMM      cblas_sgemm
+#define REAL_GEMV      cblas_sgemv
+#define TABLE          mc_cpu_bf16_ops
+#define WIDE_TABLE     mc_cpu_f32_ops
 
 #include "cpu/table.inl"

@@ -6,12 +6,17 @@
  *   w <- w - lr s ( (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + eps) + decay w )
  * lr s: the step's rate times the parameter's factor; decay and s are by rules.c.
  *
- * I1  Buffers are in the graph's layout; the gaps between parameters are zero in all four and stay
- *     so (0 / (0 + eps) = 0, hence eps > 0), so an update may run over them.
+ * w is the master. In fp32 and fp64 it is the weight itself. At bf16 it is fp32, beside fp32
+ * moments and gradients, and every update writes its rounding to nearest even as the weight.
+ *
+ * I1  Buffers are in the graph's layout; the gaps between parameters are zero in all and stay so
+ *     (0 / (0 + eps) = 0, hence eps > 0), so an update may run over them.
  * I2  One kernel call per *run*: the longest row of parameters with the same decay and factor.
  * I3  The norm adds one fp64 partial per parameter in the order of their names (strcmp), so it does
  *     not depend on the storage order; NaN and Inf come through.
  * I4  Norm, update and hash allocate nothing.
+ * I5  At bf16 the weight always is its master, rounded: whoever sets masters calls
+ *     mc_optim_round_weights().
  * weights_hash: XXH3-64 of, for each parameter in name order: name and NUL, dimensions (u64), each
  * dimension (u64), the tensor's mc_hash_elems (u64); all little-endian. It knows logical tensors
  * only, so any storage layout gives the same.
@@ -46,13 +51,28 @@ struct mc_optim {
 
 struct mc_optim_memory mc_optim_memory(const struct mc_graph *g, enum mc_dtype dtype)
 {
-    size_t bytes = (size_t)mc_graph_flat_count(g) * mc_dtype_size(dtype);
-    return (struct mc_optim_memory){.m = bytes, .v = bytes};
+    size_t bytes = (size_t)mc_graph_flat_count(g) * mc_dtype_size(mc_optim_dtype(dtype));
+    return (struct mc_optim_memory){
+        .m = bytes, .v = bytes, .master = mc_optim_dtype(dtype) != dtype ? bytes : 0};
 }
 
-static void *at(void *flat, const struct mc_optim *o, int64_t element)
+enum mc_dtype mc_optim_dtype(enum mc_dtype precision)
 {
-    return (char *)flat + (size_t)element * mc_dtype_size(o->kern->dtype);
+    return precision == MC_F64 ? MC_F64 : MC_F32;
+}
+
+static void *element(void *flat, enum mc_dtype dtype, int64_t i)
+{
+    return flat ? (char *)flat + (size_t)i * mc_dtype_size(dtype) : NULL;
+}
+/* Of the weights; of everything else. */
+static void *weight_at(const struct mc_optim *o, int64_t i)
+{
+    return element(o->buf.params, o->kern->dtype, i);
+}
+static void *at(void *flat, const struct mc_optim *o, int64_t i)
+{
+    return element(flat, o->kern->wide->dtype, i);
 }
 
 /* ---- create ---- */
@@ -132,6 +152,8 @@ mc_status mc_optim_create(const struct mc_recipe *r, const struct mc_graph *g,
 {
     if (!(r->optim.eps > 0))
         return mc_err_set(err, MC_E_RECIPE, "optim.eps: %g; it must be above 0", r->optim.eps);
+    MC_ASSERT(k->wide->dtype == mc_optim_dtype(k->dtype) &&
+              (k->wide != k) == (buf->master != NULL));
     struct mc_optim *y = mc_alloc(sizeof *y, "optimizer");
     if (!y)
         return mc_err_set(err, MC_E_NOMEM, "no memory for the optimizer");
@@ -200,7 +222,9 @@ void mc_optim_update(struct mc_optim *o, int64_t t, double lr, double grad_scale
     for (int i = 0; i < o->nruns; i++) {
         const struct run *r = &o->run[i];
         struct mc_adamw a = {.n = r->n,
-                             .w = at(o->buf.params, o, r->first),
+                             .w = o->buf.master ? at(o->buf.master, o, r->first)
+                                                : weight_at(o, r->first),
+                             .rounded = o->buf.master ? weight_at(o, r->first) : NULL,
                              .m = at(o->buf.m, o, r->first),
                              .v = at(o->buf.v, o, r->first),
                              .g = at(o->buf.grads, o, r->first),
@@ -228,20 +252,49 @@ double mc_optim_lr_scale_of(const struct mc_optim *o, int param)
     return o->lr_scale[param];
 }
 
+/* The kinds of a parameter's tensors, weights first. */
+static const struct kind {
+    const char *name;
+    int masters; /* only where the master is not the weight */
+    int rounded; /* in the run's precision; else in mc_optim_dtype() */
+} kinds[] = {{"model", 0, 1}, {"master", 1, 0}, {"adam_m", 0, 0}, {"adam_v", 0, 0}};
+enum { NKINDS = sizeof kinds / sizeof *kinds };
+
+int mc_optim_tensors(const struct mc_graph *g, enum mc_dtype precision, struct mc_state_tensor *t,
+                     int cap)
+{
+    enum mc_dtype wide = mc_optim_dtype(precision);
+    int n = 0;
+    for (int k = 0; k < NKINDS; k++) {
+        if (kinds[k].masters && wide == precision)
+            continue;
+        for (int i = 0; i < mc_graph_nparams(g); i++, n++) {
+            const struct mc_param *p = mc_graph_param(g, i);
+            if (n >= cap)
+                continue;
+            t[n] = (struct mc_state_tensor){.dtype = kinds[k].rounded ? precision : wide,
+                                            .shape = p->shape,
+                                            .box = mc_box_whole(&p->shape)};
+            snprintf(t[n].name, sizeof t[n].name, "%s/%s", kinds[k].name, p->name);
+        }
+    }
+    return n;
+}
+
 int mc_optim_state(const struct mc_optim *o, struct mc_state_tensor *t, int cap)
 {
-    static const char *const kind[3] = {"model", "adam_m", "adam_v"};
-    void *const flat[3] = {o->buf.params, o->buf.m, o->buf.v};
-    for (int k = 0, n = 0; k < 3; k++)
-        for (int i = 0; i < o->nparams && n < cap; i++, n++) {
-            const struct mc_param *p = mc_graph_param(o->graph, i);
-            t[n] = (struct mc_state_tensor){.dtype = o->kern->dtype,
-                                            .shape = p->shape,
-                                            .box = mc_box_whole(&p->shape),
-                                            .data = at(flat[k], o, p->offset)};
-            snprintf(t[n].name, sizeof t[n].name, "%s/%s", kind[k], p->name);
-        }
-    return 3 * o->nparams;
+    void *const flat[NKINDS] = {o->buf.params, o->buf.master, o->buf.m, o->buf.v};
+    int all = mc_optim_tensors(o->graph, o->kern->dtype, t, cap), n = 0;
+    for (int k = 0; k < NKINDS; k++)
+        for (int i = 0; flat[k] && i < o->nparams && n < cap; i++, n++)
+            t[n].data = element(flat[k], t[n].dtype, mc_graph_param(o->graph, i)->offset);
+    return all;
+}
+
+void mc_optim_round_weights(struct mc_optim *o) /* I5 */
+{
+    if (o->buf.master)
+        o->kern->from_f32(o->buf.params, o->buf.master, mc_graph_flat_count(o->graph));
 }
 
 static void hash_u64(struct mc_hasher *h, uint64_t v)
@@ -261,8 +314,8 @@ uint64_t mc_optim_weights_hash(const struct mc_optim *o)
         hash_u64(o->hash, (uint64_t)p->shape.nd);
         for (int k = 0; k < p->shape.nd; k++)
             hash_u64(o->hash, (uint64_t)p->shape.dim[k]);
-        hash_u64(o->hash, mc_hash_elems(at(o->buf.params, o, p->offset),
-                                        (int)mc_dtype_size(o->kern->dtype), 0, (uint64_t)p->count));
+        hash_u64(o->hash, mc_hash_elems(weight_at(o, p->offset), (int)mc_dtype_size(o->kern->dtype),
+                                        0, (uint64_t)p->count));
     }
     return mc_hasher_value(o->hash);
 }

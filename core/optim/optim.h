@@ -30,14 +30,17 @@ int64_t mc_steps_to_go(const struct mc_recipe *r, const struct mc_counters *c);
 int64_t mc_samples_to_go(const struct mc_recipe *r, const struct mc_counters *c);
 
 /* ---- adamw.c ---- */
+/* Of masters, moments and gradients: fp64 beside fp64 weights, else fp32. */
+enum mc_dtype mc_optim_dtype(enum mc_dtype precision);
 struct mc_optim_memory {
-    size_t m, v;
-}; /* bytes, fp32/fp64: the weight is the master */
+    size_t m, v, master;
+}; /* bytes; master 0 in fp32 and fp64: the weight is the master */
 struct mc_optim_memory mc_optim_memory(const struct mc_graph *g, enum mc_dtype dtype);
 struct mc_optim;
 struct mc_optim_buffers {
     void *params, *grads, *m, *v;
-}; /* flat, graph layout */
+    void *master; /* NULL: the weights are the masters */
+};                /* flat, graph layout */
 /* Rules: first match wins; a glob that matches nothing is an error that names it. */
 mc_status mc_optim_create(const struct mc_recipe *r, const struct mc_graph *g,
                           const struct mc_kern_ops *k, struct mc_pool *pool,
@@ -53,7 +56,13 @@ void mc_optim_update(struct mc_optim *o, int64_t t, double lr, double grad_scale
 double mc_optim_clip(double limit, double norm);
 double mc_optim_decay_of(const struct mc_optim *o, int param); /* for explain and tests */
 double mc_optim_lr_scale_of(const struct mc_optim *o, int param);
-/* model/NAME, adam_m/NAME, adam_v/NAME for every parameter; returns the count; fills up to cap. */
+/* The tensors of a run's state: model/NAME of every parameter, then at bf16 master/NAME, then
+ * adam_m/NAME and adam_v/NAME. Returns the count; fills up to cap, data NULL. */
+int mc_optim_tensors(const struct mc_graph *g, enum mc_dtype precision, struct mc_state_tensor *t,
+                     int cap);
+/* The same with data. */
 int mc_optim_state(const struct mc_optim *o, struct mc_state_tensor *t, int cap);
-/* weights_hash of the parameters. */
+/* At bf16: weights from the masters, rounded to nearest even; else nothing. */
+void mc_optim_round_weights(struct mc_optim *o);
+/* weights_hash of the parameters: of the bits that the model computes with. */
 uint64_t mc_optim_weights_hash(const struct mc_optim *o);

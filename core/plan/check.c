@@ -202,11 +202,11 @@ static void check_numbers(struct check *c)
     if (r->device == MC_DEVICE_CUDA)
         refuse(c, "device", "device = \"cpu\"",
                "this build computes on CPUs; \"cuda\" can be checked and planned only");
-    else if (r->precision == MC_BF16)
-        say(c, "precision", "precision = \"fp32\"",
-            "this version trains fp32 and fp64 on CPUs, not bf16");
     if (r->device == MC_DEVICE_CUDA && r->precision == MC_F64)
         say(c, "precision", "", "fp64 is the proof precision of CPUs, not of cuda");
+    if (r->checkpoint.weights == MC_WEIGHTS_REBUILD && r->precision != MC_BF16)
+        say(c, "checkpoint.weights", "weights = \"store\"",
+            "weights are rebuilt from masters at bf16; here they are the masters themselves");
 }
 
 static void check_version(struct check *c)
@@ -228,9 +228,6 @@ static void check_version(struct check *c)
     if (r->checkpoint.async)
         refuse(c, "checkpoint.async", "async = false",
                "this version writes checkpoints while training waits");
-    if (r->checkpoint.weights == MC_WEIGHTS_REBUILD)
-        refuse(c, "checkpoint.weights", "weights = \"store\"",
-               "this version stores the weights in every checkpoint");
     if (r->restart.max > 0)
         refuse(c, "restart.max", "max = \"auto\"",
                "this version does not restart by itself: run the command again with --resume auto");
@@ -368,7 +365,7 @@ static void memory_text(const struct mc_train_memory *m, char dst[240])
         size_t bytes;
     } part[] = {{"weights", m->params},
                 {"gradients", m->grads + m->extra_grads},
-                {"optimizer", m->optim},
+                {"optimizer", m->master + m->optim},
                 {"activations", m->activations},
                 {"temporary", m->temp}};
     size_t n = 0;

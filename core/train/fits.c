@@ -9,25 +9,17 @@
 #include "books.h"
 #include "train_int.h"
 #include "../../ckpt/ckpt.h"
-#include <stdio.h>
 
 static mc_status tensors_fit(const struct mc_recipe *r, const struct mc_graph *g,
                              const struct mc_ckpt *c, struct mc_err *err)
 {
-    static const char *const kind[3] = {"model", "adam_m", "adam_v"};
-    const struct mc_kern_ops *k;
-    int n = mc_graph_nparams(g);
-    MC_TRY(mc_kern_get(r->device, r->precision, &k, err));
-    struct mc_state_tensor *t = mc_alloc((size_t)n * 3 * sizeof *t, "list of tensors");
+    int n = mc_optim_tensors(g, r->precision, NULL, 0);
+    int skip = mc_weights_stored(c) ? 0 : mc_weights_rebuilt(g, r->precision);
+    struct mc_state_tensor *t = mc_alloc((size_t)n * sizeof *t, "list of tensors");
     if (!t)
-        return mc_err_set(err, MC_E_NOMEM, "no memory for %d tensors", 3 * n);
-    for (int i = 0; i < 3 * n; i++) {
-        const struct mc_param *p = mc_graph_param(g, i % n);
-        t[i] = (struct mc_state_tensor){
-            .dtype = k->dtype, .shape = p->shape, .box = mc_box_whole(&p->shape)};
-        snprintf(t[i].name, sizeof t[i].name, "%s/%s", kind[i / n], p->name);
-    }
-    mc_status st = mc_ckpt_fits(c, t, 3 * n, 1, err); /* I1 */
+        return mc_err_set(err, MC_E_NOMEM, "no memory for %d tensors", n);
+    mc_optim_tensors(g, r->precision, t, n);
+    mc_status st = mc_ckpt_fits(c, t + skip, n - skip, 1, err); /* I1 */
     mc_free(t);
     return st;
 }

@@ -17,6 +17,7 @@
  * Memory: two arrays of one vocabulary, for the call. Threads: the session's. */
 #include "session_int.h"
 #include "../base/rng.h"
+#include "../tensor/bf16.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -76,8 +77,9 @@ static mc_status to_doubles(const struct mc_session *s, const void *logits, doub
 {
     int64_t vocab = s->recipe->model.vocab;
     for (int64_t i = 0; i < vocab; i++) {
-        dst[i] = s->kern->dtype == MC_F64 ? ((const double *)logits)[i]
-                                          : (double)((const float *)logits)[i];
+        dst[i] = s->kern->dtype == MC_F64    ? ((const double *)logits)[i]
+                 : s->kern->dtype == MC_BF16 ? (double)mc_bf16_to_f32(((const uint16_t *)logits)[i])
+                                             : (double)((const float *)logits)[i];
         if (!isfinite(dst[i])) /* I2 */
             return mc_err_set(err, MC_E_CORRUPT,
                               "the model's logit of token %lld is not finite: its weights are "

@@ -8,8 +8,9 @@
  *
  * Arena bytes:
  *     params         weights; fp32 and fp64: also the master
+ *     master         bf16: the fp32 masters
  *     grads, extra   gradients; one more accumulator for each further use of a parameter
- *     adam m, v      moments, element for element as params
+ *     adam m, v      moments, element for element as the masters
  *     slots          what forward leaves for backward, one slot a microbatch in flight
  *     temp           the larger of training's and evaluation's scratch
  *     tables         rope; evaluation has its own
@@ -19,9 +20,9 @@
 #include "train_int.h"
 #include <string.h>
 
-static const char *const arena_names[MC_NARENAS] = {
-    "params", "grads",  "extra_grads", "adam_m",      "adam_v", "slots",
-    "temp",   "tables", "eval_slots",  "eval_tables", "batch"};
+static const char *const arena_names[MC_NARENAS] = {"params", "grads",      "extra_grads", "master",
+                                                    "adam_m", "adam_v",     "slots",       "temp",
+                                                    "tables", "eval_slots", "eval_tables", "batch"};
 
 const char *mc_arena_name(enum mc_arena_id id)
 {
@@ -93,6 +94,7 @@ mc_status mc_graphs_build(const struct mc_recipe *r, int threads, struct mc_grap
     g.bytes[MC_ARENA_TEMP] = m->temp;
     g.bytes[MC_ARENA_TABLES] = m->tables;
     struct mc_optim_memory om = mc_optim_memory(g.train, r->precision);
+    g.bytes[MC_ARENA_MASTER] = om.master;
     g.bytes[MC_ARENA_ADAM_M] = om.m;
     g.bytes[MC_ARENA_ADAM_V] = om.v;
     if (r->data.nvalid > 0 || r->data.holdout > 0 || r->data.split[1] > 0) {
@@ -135,6 +137,7 @@ mc_status mc_train_plan(const struct mc_recipe *r, int threads, struct mc_train_
         .params = g.bytes[MC_ARENA_PARAMS],
         .grads = g.bytes[MC_ARENA_GRADS],
         .extra_grads = g.bytes[MC_ARENA_EXTRA_GRADS],
+        .master = g.bytes[MC_ARENA_MASTER],
         .optim = g.bytes[MC_ARENA_ADAM_M] + g.bytes[MC_ARENA_ADAM_V],
         .activations = g.bytes[MC_ARENA_SLOTS] + g.bytes[MC_ARENA_EVAL_SLOTS],
         .temp = g.bytes[MC_ARENA_TEMP],

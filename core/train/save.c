@@ -53,12 +53,15 @@ static mc_status write_checkpoint(struct mc_trainer *t, struct mc_err *err)
     t->books.weights_hash = mc_optim_weights_hash(t->optim);
     mc_json_init_grow(&j);
     mc_status st = mc_books_write(&t->books, &run, &j, err);
+    int skip = t->recipe->checkpoint.weights == MC_WEIGHTS_REBUILD
+                   ? mc_weights_rebuilt(t->graphs.train, t->recipe->precision)
+                   : 0;
     if (st == MC_OK) {
         struct mc_ckpt_save s = {.ckpt_dir = t->ckpt_dir,
                                  .step = t->books.at.steps,
                                  .epoch = t->cfg->rd->segment,
-                                 .tensor = t->state,
-                                 .ntensors = t->nstate,
+                                 .tensor = t->state + skip,
+                                 .ntensors = t->nstate - skip,
                                  .books = j.buf,
                                  .compress = 1,
                                  .cancel = &t->cancel_save,

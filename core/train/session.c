@@ -1,6 +1,7 @@
 /* session.c - a checkpoint's weights, ready to be evaluated or to write text. Floor 6 (train).
  *
- * I1  Only model/ tensors are read; moments stay on the disk.
+ * I1  Only model/ tensors are read; moments stay on the disk. A bf16 checkpoint without them
+ *     (weights.c) gives its masters, which are rounded as an update rounds them.
  * I2  Weights lie once, in one arena that the evaluation and the inference graph share: the flat
  *     parameter layout is the same in every mode (graph.h I2).
  * I3  Graphs are made when first wanted: evaluating takes no KV cache, generating no batch.
@@ -73,21 +74,29 @@ static mc_status load_weights(struct mc_session *s, const struct mc_graph *g, co
                               struct mc_err *err)
 {
     int n = mc_graph_nparams(g);
-    size_t size = mc_dtype_size(s->kern->dtype);
     struct mc_ckpt *c;
     MC_TRY(mc_ckpt_open(path, &c, err));
+    int rebuild = !mc_weights_stored(c) && mc_weights_rebuilt(g, s->kern->dtype);
+    enum mc_dtype dtype = rebuild ? mc_optim_dtype(s->kern->dtype) : s->kern->dtype;
+    size_t size = mc_dtype_size(dtype), bytes = (size_t)mc_graph_flat_count(g) * size;
+    unsigned char *masters = rebuild ? mc_alloc(bytes, "masters") : NULL;
     struct mc_state_tensor *t = mc_alloc((size_t)n * sizeof *t, "list of tensors");
-    mc_status st = t ? MC_OK : mc_err_set(err, MC_E_NOMEM, "no memory for %d tensors", n);
+    mc_status st = t && (masters || !rebuild)
+                       ? MC_OK
+                       : mc_err_set(err, MC_E_NOMEM, "no memory for %d tensors", n);
     for (int i = 0; i < n && st == MC_OK; i++) {
         const struct mc_param *p = mc_graph_param(g, i);
-        snprintf(t[i].name, sizeof t[i].name, "model/%s", p->name);
-        t[i].dtype = s->kern->dtype;
+        snprintf(t[i].name, sizeof t[i].name, "%s/%s", rebuild ? "master" : "model", p->name);
+        t[i].dtype = dtype;
         t[i].shape = p->shape;
         t[i].box = mc_box_whole(&p->shape);
-        t[i].data = s->params.base + (size_t)p->offset * size;
+        t[i].data = (rebuild ? masters : s->params.base) + (size_t)p->offset * size;
     }
     if (st == MC_OK)
         st = mc_ckpt_load(c, t, n, 0, err); /* I1 */
+    if (st == MC_OK && rebuild)
+        s->kern->from_f32(s->params.base, (const float *)(void *)masters, mc_graph_flat_count(g));
+    mc_free(masters);
     mc_free(t);
     mc_ckpt_close(c);
     return mc_err_trail(err, st, __FILE__, __LINE__);

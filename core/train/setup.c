@@ -88,6 +88,7 @@ static mc_status bind_graphs(struct mc_trainer *t, struct mc_err *err)
     }
     struct mc_optim_buffers ob = {.params = t->arena[MC_ARENA_PARAMS].base,
                                   .grads = t->arena[MC_ARENA_GRADS].base,
+                                  .master = t->arena[MC_ARENA_MASTER].base,
                                   .m = t->arena[MC_ARENA_ADAM_M].base,
                                   .v = t->arena[MC_ARENA_ADAM_V].base};
     MC_TRY(mc_optim_create(t->recipe, t->graphs.train, t->kern, t->pool, &ob, &t->optim, err));
@@ -160,8 +161,11 @@ static mc_status start_fresh(struct mc_trainer *t)
     mc_books_init(&t->books, t->recipe);
     t->books.segment = t->cfg->rd->segment;
     mc_cursor_init(t->data, &t->books.cursor);
-    mc_graph_init_params(t->graphs.train, (uint64_t)t->recipe->seed, t->recipe->precision,
-                         t->arena[MC_ARENA_PARAMS].base);
+    enum mc_dtype precision = t->recipe->precision;
+    int masters = mc_optim_dtype(precision) != precision;
+    mc_graph_init_params(t->graphs.train, (uint64_t)t->recipe->seed, mc_optim_dtype(precision),
+                         t->arena[masters ? MC_ARENA_MASTER : MC_ARENA_PARAMS].base);
+    mc_optim_round_weights(t->optim);
     return MC_OK;
 }
 
@@ -188,7 +192,10 @@ static mc_status load(struct mc_trainer *t, const char *path, struct mc_err *err
     MC_TRY(mc_ckpt_open(path, &c, err));
     mc_status st;
     MC_TRY_GOTO(st, mc_books_read(mc_ckpt_books(c), &run, &t->books, &seen, err), done);
-    MC_TRY_GOTO(st, mc_ckpt_load(c, t->state, t->nstate, 1, err), done);
+    int skip = mc_weights_stored(c) ? 0 : mc_weights_rebuilt(t->graphs.train, t->recipe->precision);
+    MC_TRY_GOTO(st, mc_ckpt_load(c, t->state + skip, t->nstate - skip, 1, err), done);
+    if (skip > 0)
+        mc_optim_round_weights(t->optim);
     uint64_t now = mc_optim_weights_hash(t->optim);
     if (now != t->books.weights_hash) {
         st = mc_err_set(err, MC_E_CORRUPT, "%s: the weights hash to %016llx, its books say %016llx",

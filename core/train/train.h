@@ -30,7 +30,7 @@ mc_status mc_train(const struct mc_train_cfg *cfg, struct mc_train_result *res, 
 /* What the run needs, before anything is taken: bytes by category; used by check, explain and the
  * memory Shows. */
 struct mc_train_memory {
-    size_t params, grads, extra_grads, optim, activations, temp, tables, batch, kv, total;
+    size_t params, grads, extra_grads, master, optim, activations, temp, tables, batch, kv, total;
     int64_t parameters;     /* logical elements of the model, each once */
     double flops_per_token; /* forward and backward, at full sequences */
 };

@@ -16,11 +16,14 @@
 #include "../kern/kern.h"
 #include "../optim/optim.h"
 
+struct mc_ckpt;
+
 /* ---- plan.c: one truth about memory, for the plan and for the run ---- */
 enum mc_arena_id {
     MC_ARENA_PARAMS,
     MC_ARENA_GRADS,
     MC_ARENA_EXTRA_GRADS,
+    MC_ARENA_MASTER,
     MC_ARENA_ADAM_M,
     MC_ARENA_ADAM_V,
     MC_ARENA_SLOTS,
@@ -156,6 +159,13 @@ mc_status mc_trainer_create(const struct mc_train_cfg *cfg, struct mc_trainer **
 void mc_trainer_destroy(struct mc_trainer *t);
 /* Fresh weights, or those of the checkpoint that cfg->resume names. */
 mc_status mc_trainer_start(struct mc_trainer *t, struct mc_err *err);
+
+/* ---- weights.c: a checkpoint at bf16 may hold the masters alone ---- */
+/* Are there weights in it? */
+int mc_weights_stored(const struct mc_ckpt *c);
+/* How many tensors, the first of mc_optim_tensors(), can be made from the masters: 0 or all
+ * weights. */
+int mc_weights_rebuilt(const struct mc_graph *g, enum mc_dtype precision);
 
 /* ---- trainer.c ---- */
 /* Is the run folder still ours? Looked up once a second, or at once. */

@@ -85,11 +85,12 @@ if a.precision or a.threads or a.count then
     cases = { { precision = a.precision, threads = tonumber(a.threads or 1), kills = tonumber(a.count or 3) } }
 elseif a.long then
     cases = {}
-    for _, p in ipairs { "fp32", "fp64" } do
+    for _, p in ipairs { "fp32", "fp64", "bf16" } do
         for t = 1, 3 do cases[#cases + 1] = { precision = p, threads = t, kills = 20 } end
     end
 else
-    cases = { { precision = "fp32", threads = 1, kills = 4 }, { precision = "fp64", threads = 2, kills = 2 } }
+    cases = { { precision = "fp32", threads = 1, kills = 4 }, { precision = "fp64", threads = 2, kills = 2 },
+        { precision = "bf16", threads = 2, kills = 3 } }
 end
 for _, c in ipairs(cases) do one_case(c) end
 P.sh("rm -rf '" .. dir .. "'")

@@ -200,10 +200,10 @@ static const struct row g_rows[] = {
      .path = "lr.pieces[2].upto",
      .says = "pieces must rise: 9 steps is not after 9 steps"},
     /* numbers, devices */
-    {{{"precision", "\"bf16\""}},
+    {{{"precision", "\"bf16\""}}, .ranks = 1, .for_train = 1},
+    {{{"precision", "\"bf16\""}, {"checkpoint.weights", "\"rebuild\""}},
      .ranks = 1,
-     .path = "precision",
-     .says = "this version trains fp32 and fp64 on CPUs"},
+     .for_train = 1},
     {{{"precision", "\"bf16\""}, {"device", "\"cuda\""}}, .ranks = 1},
     {{{"precision", "\"fp64\""}, {"device", "\"cuda\""}},
      .ranks = 1,
@@ -263,7 +263,7 @@ static const struct row g_rows[] = {
      .ranks = 1,
      .for_train = 1,
      .path = "checkpoint.weights",
-     .says = "stores the weights"},
+     .says = "rebuilt from masters at bf16"},
     {{{"restart.max", "2"}},
      .ranks = 1,
      .for_train = 1,
@@ -405,14 +405,14 @@ static void check_finds_all_at_once(void **state)
     world_init(&w);
     fixture_set(&w.f, "model.kv_heads", "3");
     fixture_set(&w.f, "batch.micro", "5");
-    fixture_set(&w.f, "precision", "\"bf16\"");
+    fixture_set(&w.f, "checkpoint.weights", "\"rebuild\"");
     fixture_set(&w.f, "checkpoint.async", "true");
     fixture_set(&w.f, "eval.every", "5");
     fixture_set(&w.f, "parallel.tp", "2");
     w.cfg.ranks = 3;
     w.cfg.for_train = 1;
     assert_int_equal(check(&w), MC_E_RECIPE);
-    /* 3 % 2 ranks; 4 % 3 heads, kv 3 with tp 2; 12 % 5; bf16; async; eval */
+    /* 3 % 2 ranks; 4 % 3 heads, kv 3 with tp 2; 12 % 5; rebuild; async; eval */
     assert_true(w.f.problems.n >= 6);
     world_fini(&w);
 }
