@@ -131,6 +131,7 @@ mc_status mc_cli_tokenizer_open(const struct mc_cli_model *m, struct mc_tokenize
 
 int mc_cmd_check(int argc, char **argv);
 int mc_cmd_explain(int argc, char **argv);
+int mc_cmd_plan(int argc, char **argv);
 int mc_cmd_train(int argc, char **argv);
 int mc_cmd_rank(int argc, char **argv);
 int mc_cmd_eval(int argc, char **argv);

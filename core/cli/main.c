@@ -25,6 +25,7 @@ struct command {
 static const struct command commands[] = {
     {"check", "all errors of a recipe at once; nothing started", mc_cmd_check},
     {"explain", "every resolved value and where it came from", mc_cmd_explain},
+    {"plan", "who holds what on any number of ranks, before a cluster is asked", mc_cmd_plan},
     {"train", "train on this machine; kill it, and resume exactly", mc_cmd_train},
     {"eval", "loss, perplexity, bits per byte of a checkpoint", mc_cmd_eval},
     {"generate", "text from a checkpoint", mc_cmd_generate},

@@ -192,7 +192,7 @@ local function case(name, fn) cases[#cases + 1] = { name, fn } end
 case("help of the program and of each command", function()
     local rc, out = mascon "help"
     same(rc, 0, "exit")
-    for _, c in ipairs { "check", "explain", "train", "eval", "generate", "ckpt", "data", "doc", "version" } do
+    for _, c in ipairs { "check", "explain", "plan", "train", "eval", "generate", "ckpt", "data", "doc", "version" } do
         has(out, "  " .. c)
         local r, o = mascon(c .. " --help")
         same(r, 0, c .. " --help")
@@ -306,6 +306,57 @@ case("check: no such file", function()
     has(err, "nowhere.lua")
     rc = mascon("check " .. tiny, "MASCON_HOME=/nowhere")
     same(rc, 2, "no home")
+end)
+
+-- Parameters, operations and coordinates by hand, or as Megatron's own functions give them for the same model.
+case("plan: who holds what on 5,120 ranks", function()
+    local big = home .. "/recipes/dense_500b.lua --nodes 640 --per-node 8 --rank 3347 --json"
+    local rc, out = mascon("plan " .. big)
+    same(rc, 0, "exit")
+    local j = json(out)
+    same(j.ranks, 5120, "ranks")
+    same(("%d %d %d"):format(j.layout.tp, j.layout.pp, j.layout.dp), "8 8 80", "layout")
+    -- 3347 = 3 + 8 x 418, 418 = 18 + 80 x 5
+    same(("%d %d %d"):format(j.rank.tp, j.rank.dp, j.rank.pp), "3 18 5", "rank")
+    same(("%d %d"):format(j.rank.node, j.rank.device), "418 3", "node and device")
+    same(j.microbatches, 24, "1920 / 80")
+    same(j.tokens_per_step, 1920 * 8192, "tokens")
+    local h, f, v = 18432, 57344, 128256
+    local layer = 2 * h * h + 2 * h * 1024 + 3 * h * f + 2 * h
+    same(j.params, 128 * layer + 2 * v * h + h, "parameters")
+    same(j.stages[1].params, 16 * layer + v * h, "first stage")
+    same(j.stages[8].params, 16 * layer + v * h + h, "last stage")
+    same(j.per_rank[2].params, 16 * ((layer - 2 * h) / 8 + 2 * h), "of a rank: all but the norms is cut")
+    same(j.checkpoint.bytes, 14 * j.params, "a checkpoint")
+    rc, out = mascon("plan " .. big .. [[ --set 'parallel.order="tp-cp-ep-pp-dp"']])
+    j = json(out) -- 418 = 2 + 8 x 52
+    same(("%d %d %d"):format(j.rank.tp, j.rank.pp, j.rank.dp), "3 2 52", "in the other order")
+    rc, out = mascon("plan " .. home .. "/recipes/dense_500b.lua --rank 5120")
+    same(rc, 2, "a rank that is not there")
+    same(mascon("plan " .. home .. "/recipes/dense_500b.lua --nodes 1280 --per-node 4"), 2, "tp past the node")
+    has(read(dir .. "/err"), "8 is more than the 4 ranks of a node")
+    same(mascon("train " .. home .. "/recipes/dense_500b.lua"), 2, "declared data")
+end)
+
+case("plan: operations and parameters are Megatron's", function()
+    local head = [[local m = require "mascon"
+return m.recipe { name = "x", seed = 1, lr = m.lr.constant { peak = 1e-4, warmup = 10 }, steps = { steps = 100 }, device = "cuda", precision = "bf16",
+  ]]
+    local l8 = recipe("l8.lua", head .. [[batch = { global = 8, micro = 1 }, data = m.data.declared { tokens = "1T", vocab = 128256 },
+  model = m.models.llama { layers = 32, hidden = 4096, heads = 32, kv_heads = 8, head_dim = 128, ffn = 14336, vocab = 128256, seq = 8192 } }]])
+    local j = json(select(2, mascon("plan --json " .. l8 .. " --ranks 8")))
+    same(j.flops.per_token_causal, 51470401536, "operations a token")
+    same(j.params, 8030261248, "parameters")
+    same(j.even.state_bytes_sharded, 8030261248 * (6 + 12 / 8), "state")
+    local g175 = recipe("g175.lua", head .. [[batch = { global = 5120, micro = 1 }, data = m.data.declared { tokens = "1T", vocab = 51200 },
+  parallel = { tp = 8, pp = 8 },
+  model = m.models.gpt2 { layers = 96, hidden = 12288, heads = 96, vocab = 51200, seq = 2048, tied = true } }]])
+    j = json(select(2, mascon("plan --json " .. g175 .. " --nodes 640 --per-node 8")))
+    same(j.flops.per_token_causal, 2174868359479296 / 2048, "operations a token")
+    same(j.microbatches, 64, "microbatches")
+    -- it counts no biases and positions: 2.7185 B on a rank, 2.7971 B on the fullest of the last stage
+    expect(math.abs(j.per_rank[4].params / 2.7185e9 - 1) < 3e-4, "a rank: %d", j.per_rank[4].params)
+    expect(math.abs(j.per_rank[8].params / 2.7971e9 - 1) < 3e-4, "the last stage: %d", j.per_rank[8].params)
 end)
 
 case("explain says where values come from", function()

@@ -67,6 +67,7 @@ if [ -d "$seeds/fuzz_pack" ]; then
     { printf '\3'; printf "$lines"; } >"$seeds/fuzz_pack/text"
     { printf '\5'; printf "$lines" | zstd -q -c 2>/dev/null || printf '\50\265\57\375\40\0\1\0\0'; } >"$seeds/fuzz_pack/zstd"
 fi
+[ ! -d "$seeds/fuzz_wire" ] || { printf 'MCM1\10\0\0\0\3\0\0\0\1\0\0\0'; head -c 80 /dev/zero; printf '\5\0\0\0\4\0\0\0startpart'; } >"$seeds/fuzz_wire/gather"
 for d in "$seeds"/*/; do printf 'x' >"$d/x"; done
 
 one() { # one TARGET: its log and exit status beside what it finds

@@ -7,7 +7,8 @@
 #include <cmocka.h>
 #include <stdlib.h>
 #include <string.h>
-#include "../../core/par/layout.h"
+#include "../../core/base/arena.h"
+#include "../../core/par/launch_map.h"
 
 enum { TP = MC_AXIS_TP, CP = MC_AXIS_CP, EP = MC_AXIS_EP, DP = MC_AXIS_DP, PP = MC_AXIS_PP };
 
@@ -112,6 +113,31 @@ static void impossible_layouts_are_refused_with_numbers(void **state)
     }
 }
 
+static void launch_map_counts_devices_within_a_node(void **state)
+{
+    (void)state;
+    static const char *const hosts[] = {"b", "a"};
+    static const int node_of[] = {0, 1, 0, 1}; /* dealt in turns */
+    const int size[MC_NAXES] = {2, 1, 1, 2, 1};
+    struct mc_layout l;
+    char *text;
+    assert_int_equal(mc_layout_init(&l, MC_ORDER_DEFAULT, size, 4, NULL), MC_OK);
+    struct mc_launch w = {
+        .layout = &l, .hosts = hosts, .node_of = node_of, .per_node = 0, .device = "cuda"};
+    assert_int_equal(mc_launch_map_text(&w, &text, NULL), MC_OK);
+    assert_string_equal(text, "rank\thost\tdevice\ttp\tcp\tep\tdp\tpp\n"
+                              "0\tb\tcuda:0\t0\t0\t0\t0\t0\n"
+                              "1\ta\tcuda:0\t1\t0\t0\t0\t0\n"
+                              "2\tb\tcuda:1\t0\t0\t0\t1\t0\n"
+                              "3\ta\tcuda:1\t1\t0\t0\t1\t0\n");
+    mc_free(text);
+    w.node_of = NULL;
+    w.per_node = 2;
+    assert_int_equal(mc_launch_map_text(&w, &text, NULL), MC_OK);
+    assert_non_null(strstr(text, "\n2\ta\tcuda:0\t0\t0\t0\t1\t0\n"));
+    mc_free(text);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -119,6 +145,7 @@ int main(void)
         cmocka_unit_test(any_order_puts_its_left_end_fastest),
         cmocka_unit_test(groups_partition_the_world),
         cmocka_unit_test(impossible_layouts_are_refused_with_numbers),
+        cmocka_unit_test(launch_map_counts_devices_within_a_node),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,253 @@
+/* cmd_plan.c - `mascon plan`: what a recipe will ask of its ranks, before anything is asked of a
+ * cluster. */
+#include "cli.h"
+#include "../plan/plan.h"
+#include <stdio.h>
+
+static const char about[] =
+    "Lays RECIPE out over N ranks, or over nodes, and says who holds what: the layout, the\n"
+    "microbatches, parameters and bytes of every stage, checkpoints, floating-point operations.\n"
+    "Takes no device, in seconds, for any size. --rank R: where that rank stands.\n"
+    "\n"
+    "Not in it: the memory of activations in a pipeline, and the time of a step.\n"
+    "Exit code 0: sound; 2: errors.";
+
+static const double minutes[] = {1, 2, 5, 10, 15, 30, 60, 120, 240};
+enum { NMINUTES = sizeof minutes / sizeof *minutes };
+
+struct plan_cmd {
+    struct mc_cli_recipe r;
+    int64_t rank; /* -1: none */
+    struct mc_plan plan;
+};
+
+static void rank_json(const struct plan_cmd *c, struct mc_json *j)
+{
+    int at[MC_NAXES];
+    mc_layout_coord(&c->plan.layout, (int)c->rank, at);
+    mc_json_open(j, "rank", '{');
+    mc_json_i64(j, "rank", c->rank);
+    mc_json_i64(j, "tp", at[MC_AXIS_TP]);
+    mc_json_i64(j, "pp", at[MC_AXIS_PP]);
+    mc_json_i64(j, "dp", at[MC_AXIS_DP]);
+    mc_json_i64(j, "cp", at[MC_AXIS_CP]);
+    mc_json_i64(j, "ep", at[MC_AXIS_EP]);
+    mc_json_i64(j, "node", c->rank / c->plan.per_node);
+    mc_json_i64(j, "device", c->rank % c->plan.per_node);
+    mc_json_close(j, '}');
+}
+
+static void stages_json(const struct mc_plan *p, struct mc_json *j)
+{
+    mc_json_open(j, "stages", '[');
+    for (int s = 0; s < p->nstages; s++) {
+        mc_json_open(j, NULL, '{');
+        mc_json_i64(j, "stage", s);
+        mc_json_i64(j, "first_layer", p->stage[s].first_layer);
+        mc_json_i64(j, "end_layer", p->stage[s].end_layer);
+        mc_json_bool(j, "stem", s == 0);
+        mc_json_bool(j, "head", s == p->nstages - 1);
+        mc_json_i64(j, "params", p->stage[s].params);
+        mc_json_close(j, '}');
+    }
+    mc_json_close(j, ']');
+    mc_json_open(j, "per_rank", '[');
+    for (int s = 0; s < p->nstages; s++) {
+        const struct mc_plan_stage *t = &p->stage[s];
+        mc_json_open(j, NULL, '{');
+        mc_json_i64(j, "pp", s);
+        mc_json_i64(j, "params", t->params_rank);
+        mc_json_i64(j, "weights_bytes", t->weights);
+        mc_json_i64(j, "grads_bytes", t->grads);
+        mc_json_i64(j, "optimizer_bytes", t->optim);
+        mc_json_i64(j, "state_bytes", t->weights + t->grads + t->optim);
+        mc_json_close(j, '}');
+    }
+    mc_json_close(j, ']');
+}
+
+static void checkpoint_json(const struct mc_plan *p, struct mc_json *j)
+{
+    mc_json_open(j, "checkpoint", '{');
+    mc_json_i64(j, "bytes", p->checkpoint.bytes);
+    if (p->checkpoint.bytes_per_day > 0)
+        mc_json_f64(j, "bytes_per_day", p->checkpoint.bytes_per_day);
+    if (p->checkpoint.optimum_minutes > 0) {
+        mc_json_open(j, "intervals", '[');
+        for (int i = 0; i < NMINUTES; i++) {
+            double save, rollback;
+            mc_plan_interval(p, minutes[i], &save, &rollback);
+            mc_json_open(j, NULL, '{');
+            mc_json_f64(j, "minutes", minutes[i]);
+            mc_json_f64(j, "save_pct", save);
+            mc_json_f64(j, "rollback_pct", rollback);
+            mc_json_f64(j, "total_pct", save + rollback);
+            mc_json_close(j, '}');
+        }
+        mc_json_close(j, ']');
+        mc_json_f64(j, "optimum_minutes", p->checkpoint.optimum_minutes);
+    }
+    mc_json_close(j, '}');
+}
+
+static void say_json(const struct plan_cmd *c)
+{
+    const struct mc_plan *p = &c->plan;
+    struct mc_json j;
+    mc_json_init_grow(&j);
+    mc_json_open(&j, NULL, '{');
+    mc_json_str(&j, "name", c->r.recipe->name);
+    mc_json_i64(&j, "ranks", p->layout.world);
+    mc_json_open(&j, "layout", '{');
+    mc_json_i64(&j, "tp", p->layout.size[MC_AXIS_TP]);
+    mc_json_i64(&j, "pp", p->layout.size[MC_AXIS_PP]);
+    mc_json_i64(&j, "dp", p->layout.size[MC_AXIS_DP]);
+    mc_json_i64(&j, "cp", p->layout.size[MC_AXIS_CP]);
+    mc_json_i64(&j, "ep", p->layout.size[MC_AXIS_EP]);
+    mc_json_str(&j, "order", c->r.recipe->parallel.order);
+    mc_json_close(&j, '}');
+    mc_json_i64(&j, "microbatches", p->microbatches);
+    mc_json_i64(&j, "tokens_per_step", p->tokens_per_step);
+    mc_json_i64(&j, "params", p->params);
+    stages_json(p, &j);
+    mc_json_open(&j, "even", '{');
+    mc_json_f64(&j, "params", p->even.params);
+    mc_json_f64(&j, "state_bytes_unsharded", p->even.state_unsharded);
+    mc_json_f64(&j, "state_bytes_sharded", p->even.state_sharded);
+    mc_json_close(&j, '}');
+    checkpoint_json(p, &j);
+    mc_json_open(&j, "flops", '{');
+    mc_json_f64(&j, "per_token_causal", p->flops_causal);
+    if (p->flops_full > 0)
+        mc_json_f64(&j, "per_token_full", p->flops_full);
+    mc_json_close(&j, '}');
+    if (c->rank >= 0)
+        rank_json(c, &j);
+    mc_json_open(&j, "notes", '[');
+    for (int i = 0; i < c->r.notes.n; i++)
+        mc_json_str(&j, NULL, c->r.notes.note[i]);
+    mc_json_close(&j, ']');
+    mc_json_close(&j, '}');
+    mc_say_json(&j);
+}
+
+static void say_stages(const struct mc_plan *p)
+{
+    char n[32], held[32], w[32], g[32], o[32], all[32];
+    printf("\n%5s  %-11s %18s %18s %11s %11s %11s %11s\n", "stage", "layers", "parameters",
+           "of one rank", "weights", "gradients", "optimizer", "together");
+    for (int s = 0; s < p->nstages; s++) {
+        const struct mc_plan_stage *t = &p->stage[s];
+        char layers[32];
+        snprintf(layers, sizeof layers, "%d-%d", t->first_layer, t->end_layer - 1);
+        mc_say_count(t->params, n);
+        mc_say_count(t->params_rank, held);
+        mc_say_bytes((double)t->weights, w);
+        mc_say_bytes((double)t->grads, g);
+        mc_say_bytes((double)t->optim, o);
+        mc_say_bytes((double)(t->weights + t->grads + t->optim), all);
+        printf("%5d  %-11s %18s %18s %11s %11s %11s %11s\n", s, layers, n, held, w, g, o, all);
+    }
+}
+
+static void say_checkpoint(const struct mc_plan *p)
+{
+    char b[32], day[32];
+    mc_say_bytes((double)p->checkpoint.bytes, b);
+    mc_say_bytes(p->checkpoint.bytes_per_day, day);
+    printf("\ncheckpoint %s", b);
+    if (p->checkpoint.bytes_per_day > 0)
+        printf(", %s a day", day);
+    printf("\n");
+    if (p->checkpoint.optimum_minutes == 0) {
+        printf("  declare checkpoint.stall and cluster.mtbf to see what an interval costs\n");
+        return;
+    }
+    printf("  a save stalls %g s, failures are %g h apart: least is lost at one save each %.1f "
+           "minutes\n",
+           p->checkpoint.stall_s, p->checkpoint.mtbf_s / 3600, p->checkpoint.optimum_minutes);
+    for (int i = 0; i < NMINUTES; i++) {
+        double save, back;
+        mc_plan_interval(p, minutes[i], &save, &back);
+        printf("  every %3g minutes   saves %7.3f %%   done again %7.3f %%   together %7.3f %%\n",
+               minutes[i], save, back, save + back);
+    }
+}
+
+static void say_people(const struct plan_cmd *c)
+{
+    const struct mc_plan *p = &c->plan;
+    const int *size = p->layout.size;
+    char n[32], tokens[32], shard[32], whole[32];
+    mc_say_notes(&c->r.notes);
+    mc_say_count(p->params, n);
+    mc_say_count(p->tokens_per_step, tokens);
+    mc_say_bytes(p->even.state_sharded, shard);
+    mc_say_bytes(p->even.state_unsharded, whole);
+    printf("%s: %s parameters on %d ranks, %d a node\n", c->r.recipe->name, n, p->layout.world,
+           p->per_node);
+    printf("layout      tp %d x pp %d x dp %d x cp %d x ep %d, order %s\n", size[MC_AXIS_TP],
+           size[MC_AXIS_PP], size[MC_AXIS_DP], size[MC_AXIS_CP], size[MC_AXIS_EP],
+           c->r.recipe->parallel.order);
+    printf("step        %s tokens, %lld microbatches a replica\n", tokens,
+           (long long)p->microbatches);
+    printf("state       %s a rank if spread evenly, %s with the optimizer over dp x cp\n", whole,
+           shard);
+    printf("operations  %.6g a token causal", p->flops_causal);
+    if (p->flops_full > 0)
+        printf(", %.6g full", p->flops_full);
+    printf("\n");
+    say_stages(p);
+    say_checkpoint(p);
+    if (c->rank >= 0) {
+        int at[MC_NAXES];
+        mc_layout_coord(&p->layout, (int)c->rank, at);
+        printf("\nrank %lld: tp %d, cp %d, ep %d, dp %d, pp %d; node %lld, device %lld\n",
+               (long long)c->rank, at[MC_AXIS_TP], at[MC_AXIS_CP], at[MC_AXIS_EP], at[MC_AXIS_DP],
+               at[MC_AXIS_PP], (long long)c->rank / p->per_node, (long long)c->rank % p->per_node);
+    }
+}
+
+int mc_cmd_plan(int argc, char **argv)
+{
+    static struct plan_cmd c;
+    c.rank = -1;
+    const struct mc_arg arg[] = {
+        {"--set", "KEY=VALUE", "change a key after loading (repeatable)", MC_ARG_LIST, &c.r.set, 0,
+         0},
+        {"--device", "D", "cpu or cuda", MC_ARG_STR, &c.r.device, 0, 0},
+        {"--ranks", "N", "over N ranks", MC_ARG_I64, &c.r.ranks, 1, 1 << 20},
+        {"--nodes", "N", "... or over N nodes", MC_ARG_I64, &c.r.nodes, 1, 1 << 20},
+        {"--per-node", "G", "devices on a node", MC_ARG_I64, &c.r.per_node, 1, 1024},
+        {"--rank", "R", "where this rank stands", MC_ARG_I64, &c.rank, 0, 1 << 22},
+        {"--json", NULL, "answer in JSON", MC_ARG_FLAG, &c.r.json, 0, 0},
+    };
+    struct mc_args a = {.usage = "mascon plan RECIPE [--ranks N | --nodes N --per-node G] "
+                                 "[--rank R] [options]",
+                        .about = about,
+                        .arg = arg,
+                        .nargs = sizeof arg / sizeof *arg,
+                        .pos = &c.r.path,
+                        .min_pos = 1,
+                        .max_pos = 1};
+    int rc = mc_args_parse(&a, argc, argv);
+    if (rc != MC_ARGS_GO)
+        return rc;
+    struct mc_err err = {0};
+    rc = mc_cli_load(&c.r);
+    if (rc == 0) {
+        int64_t per_node = c.r.per_node > 0 ? c.r.per_node : c.r.recipe->cluster.per_node;
+        mc_status st = mc_plan_make(c.r.recipe, (int)per_node, &c.plan, &err);
+        if (st == MC_OK && c.rank >= c.plan.layout.world)
+            st = mc_err_set(&err, MC_E_USAGE, "--rank %lld: there are ranks 0 to %d",
+                            (long long)c.rank, c.plan.layout.world - 1);
+        if (st != MC_OK)
+            rc = mc_say_error(&err, st);
+        else if (c.r.json)
+            say_json(&c);
+        else
+            say_people(&c);
+    }
+    mc_cli_unload(&c.r);
+    return rc;
+}
