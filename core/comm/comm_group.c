@@ -51,9 +51,16 @@ static void fail(struct mc_group *g)
 
 void mc_group_fail_peer(struct mc_group *g, int member, const char *why)
 {
+    char others[500] = "";
+    size_t at = 0;
     if (g->failed)
         return;
-    mc_err_set(&g->err, MC_E_PEER, "%s is gone (%s)", mc_ucx_describe(g, member), why);
+    mc_ucx_look(g->net); /* who ended because another one died is not to be named alone */
+    for (int m = 0; m < g->base.cfg.size && at < sizeof others; m++)
+        if (m != member && mc_ucx_left(g, m))
+            at += (size_t)snprintf(others + at, sizeof others - at, ", so is %s",
+                                   mc_ucx_describe(g, m));
+    mc_err_set(&g->err, MC_E_PEER, "%s is gone (%s)%s", mc_ucx_describe(g, member), why, others);
     fail(g);
 }
 

@@ -136,7 +136,9 @@ int mc_ucx_post(struct mc_lane *l, int slot, char *ptr, int64_t bytes, uint64_t 
 void mc_ucx_cancel(struct mc_lane *l); /* receives only; each is reported */
 /* Adds to the progress page. */
 void mc_ucx_counted(struct mc_comm_net *net, int64_t calls, int64_t bytes);
-void mc_ucx_wake(struct mc_comm_net *net); /* who sleeps in mc_ucx_sleep */
+void mc_ucx_wake(struct mc_comm_net *net);             /* who sleeps in mc_ucx_sleep */
+int mc_ucx_left(const struct mc_group *g, int member); /* 1: its rank is gone */
+void mc_ucx_look(struct mc_comm_net *net);             /* now, who is gone; tells no group */
 const char *mc_ucx_describe(const struct mc_group *g, int member);
 void mc_ucx_lock(struct mc_comm_net *net);
 void mc_ucx_unlock(struct mc_comm_net *net);

@@ -13,29 +13,38 @@
  *
  * I1  All of UCX, the groups and their requests are touched with the net's lock held only, by
  *     whatever thread. Callbacks of UCX run inside its progress, so they hold it.
- * I2  One thread makes progress. It sleeps in poll() on the worker's descriptor, armed. Who begins
+ * I2  One thread makes progress. It sleeps on the worker's descriptor, armed. Who begins
  *     a call makes progress until the worker can be armed, too, so that nothing is left that no
  *     event announces. Waiters sleep on a condition.
  * I3  What UCX still holds of a failed call keeps its memory until the net is closed: such groups,
  *     when destroyed, go to `graves`.
- * I4  Settings that we need are set in UCX's configuration, not in the environment, and only where
+ * I4  A peer of this host is watched through its pidfd, since shared memory does not tell that its
+ *     other end is gone: whatever ends it, all its peers know at once. What it sent before is taken
+ *     first. Other hosts' ranks are watched by UCX (connections, keepalive).
+ * I5  Settings that we need are set in UCX's configuration, not in the environment, and only where
  *     the user's UCX_* says nothing.
  *
  * Memory: handles; the addresses of the world. Threads: any; close from one that nobody races. */
 #include "comm_int.h"
 #include "../base/arena.h"
 #include "../base/clock.h"
+#include "../base/hash.h"
 #include <errno.h>
-#include <poll.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
 #include <ucp/api/ucp.h>
 #include <ucs/config/global_opts.h>
 
 enum {
-    ADDRESS_MAX = 2040, /* of a worker; more than a node with eight network cards has */
+    ADDRESS_MAX = 2024, /* of a worker; more than a node with eight network cards has */
     CLOSE_MS = 1000
 };
 
@@ -43,10 +52,13 @@ struct peer {
     struct mc_comm_net *net;
     int rank;
     ucp_ep_h ep; /* NULL: no group needs it */
-    int left;    /* the endpoint broke */
+    int left;    /* the endpoint broke, or the process is gone */
+    int pidfd;   /* -1: another host's, or the system has none */
 };
 struct address { /* what ranks exchange */
     uint32_t bytes, version;
+    uint64_t host; /* equal: pid means the same process */
+    int64_t pid;
     char data[ADDRESS_MAX];
 };
 struct mc_comm_net {
@@ -54,12 +66,17 @@ struct mc_comm_net {
     pthread_mutex_t lock;
     pthread_cond_t cond; /* a request that is waited for has ended */
     _Atomic int wanted;  /* threads that want the lock; the progress thread lets them in */
-    int stop, has_thread;
+    struct {             /* a receive that ended within the call that posts it */
+        int ended;
+        ucs_status_t status;
+        int64_t bytes;
+    } at_once;
+    int posting, stop, has_thread;
     pthread_t thread;
     ucp_context_h context;
     ucp_worker_h worker;
-    int efd;
-    struct peer *peer;                /* [world] */
+    int poll;          /* an epoll of the worker's descriptor (key: world) and pidfds (key: rank) */
+    struct peer *peer; /* [world] */
     struct address *address;          /* [world] */
     struct mc_group *groups, *graves; /* I3 */
 };
@@ -129,44 +146,70 @@ static void on_received(void *request, ucs_status_t status, const ucp_tag_recv_i
                         void *lane)
 {
     struct mc_lane *l = lane;
-    int slot = slot_of(l, request);
+    struct mc_comm_net *net = l->req->group->net;
     int64_t came = status == UCS_OK ? (int64_t)info->length : -1;
+    if (net->posting) {
+        net->at_once.ended = 1;
+        net->at_once.status = status;
+        net->at_once.bytes = came;
+        return;
+    }
+    int slot = slot_of(l, request);
     l->op[slot] = NULL;
     ucp_request_free(request);
     mc_group_slice(l, slot, came, why(status));
 }
 
+/* UCX tells the length of what had come before it was asked for to the callback only, so that is
+ * asked for always; it may then run within the call. */
+static ucs_status_ptr_t receive(struct mc_lane *l, char *ptr, int64_t bytes, uint64_t slice)
+{
+    struct mc_comm_net *net = l->req->group->net;
+    const ucp_request_param_t param = {.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK |
+                                                       UCP_OP_ATTR_FIELD_USER_DATA |
+                                                       UCP_OP_ATTR_FLAG_NO_IMM_CMPL,
+                                       .cb.recv = on_received,
+                                       .user_data = l};
+    net->at_once.ended = 0;
+    net->posting = 1;
+    ucs_status_ptr_t q = ucp_tag_recv_nbx(net->worker, ptr, (size_t)bytes,
+                                          tag_of(l, l->peer, slice), UINT64_MAX, &param);
+    net->posting = 0;
+    if (!UCS_PTR_IS_PTR(q) || !net->at_once.ended)
+        return q;
+    ucp_request_free(q);
+    return UCS_STATUS_PTR(net->at_once.status);
+}
+
+static ucs_status_ptr_t transmit(struct mc_lane *l, char *ptr, int64_t bytes, uint64_t slice)
+{
+    const struct mc_group *g = l->req->group;
+    const ucp_request_param_t param = {.op_attr_mask =
+                                           UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA,
+                                       .cb.send = on_sent,
+                                       .user_data = l};
+    g->net->at_once.bytes = bytes;
+    return ucp_tag_send_nbx(g->net->peer[g->ranks[l->peer]].ep, ptr, (size_t)bytes,
+                            tag_of(l, g->base.cfg.me, slice), &param);
+}
+
 int mc_ucx_post(struct mc_lane *l, int slot, char *ptr, int64_t bytes, uint64_t slice)
 {
     struct mc_group *g = l->req->group;
-    struct peer *p = &g->net->peer[g->ranks[l->peer]];
     int sends = l->set == MC_SEND_PART || l->set == MC_SEND_SUM;
-    ucp_tag_recv_info_t info = {.length = (size_t)bytes};
-    ucp_request_param_t param = {
-        .op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA, .user_data = l};
-    ucs_status_ptr_t q;
-    if (p->left) {
+    if (mc_ucx_left(g, l->peer)) {
         mc_group_slice(l, slot, -1, "its endpoint is closed");
         return -1;
     }
-    if (sends) {
-        param.cb.send = on_sent;
-        q = ucp_tag_send_nbx(p->ep, ptr, (size_t)bytes, tag_of(l, g->base.cfg.me, slice), &param);
-    } else {
-        param.op_attr_mask |= UCP_OP_ATTR_FIELD_RECV_INFO;
-        param.recv_info.tag_info = &info;
-        param.cb.recv = on_received;
-        q = ucp_tag_recv_nbx(g->net->worker, ptr, (size_t)bytes, tag_of(l, l->peer, slice),
-                             UINT64_MAX, &param);
-    }
+    ucs_status_ptr_t q = (sends ? transmit : receive)(l, ptr, bytes, slice);
     if (UCS_PTR_IS_PTR(q)) {
         l->op[slot] = q;
         return 0;
     }
     ucs_status_t st = UCS_PTR_STATUS(q);
-    if (st == UCS_OK && info.length == (size_t)bytes)
+    if (st == UCS_OK && g->net->at_once.bytes == bytes)
         return 1;
-    mc_group_slice(l, slot, st == UCS_OK ? (int64_t)info.length : -1, why(st));
+    mc_group_slice(l, slot, st == UCS_OK ? g->net->at_once.bytes : -1, why(st));
     return -1;
 }
 
@@ -207,6 +250,94 @@ void mc_ucx_drive(struct mc_comm_net *net)
     } while (ucp_worker_arm(net->worker) == UCS_ERR_BUSY);
 }
 
+/* ---- peers that go ---- */
+
+static void tell_groups(struct mc_comm_net *net, int rank, const char *why)
+{
+    for (struct mc_group *g = net->groups; g; g = g->sibling)
+        for (int m = 0; m < g->base.cfg.size; m++)
+            if (g->ranks[m] == rank)
+                mc_group_peer_left(g, m, why);
+}
+
+/* The processes whose pidfd is among the events (I4); how many. All are marked before any is told:
+ * who ended because another one died is not named alone. */
+static int mark_gone(struct mc_comm_net *net, const struct epoll_event *ev, int n)
+{
+    int gone = 0;
+    for (int i = 0; i < n; i++)
+        if (ev[i].data.u32 != (uint32_t)net->cfg.world) {
+            net->peer[ev[i].data.u32].left = 1;
+            gone++;
+        }
+    return gone;
+}
+
+static void on_left(void *arg, ucp_ep_h ep, ucs_status_t status)
+{
+    struct peer *p = arg;
+    (void)ep;
+    p->left = 1;
+    tell_groups(p->net, p->rank, ucs_status_string(status));
+}
+
+/* A process that is killed loses its memory some ms before its pidfd tells, and who noticed by the
+ * former may have left already: so look twice. */
+void mc_ucx_look(struct mc_comm_net *net)
+{
+    const struct timespec grace = {.tv_nsec = 20000000};
+    struct epoll_event ev[16];
+    mark_gone(net, ev, epoll_wait(net->poll, ev, 16, 0));
+    nanosleep(&grace, NULL);
+    mark_gone(net, ev, epoll_wait(net->poll, ev, 16, 0));
+}
+
+int mc_ucx_left(const struct mc_group *g, int member)
+{
+    return g->net->peer[g->ranks[member]].left;
+}
+
+/* What woke the progress thread: processes that have ended are told to the groups. */
+static void look_at(struct mc_comm_net *net, const struct epoll_event *ev, int n)
+{
+    if (mark_gone(net, ev, n) == 0)
+        return;
+    mc_ucx_drive(net); /* what they sent before */
+    for (int i = 0; i < n; i++)
+        if (ev[i].data.u32 != (uint32_t)net->cfg.world) {
+            struct peer *p = &net->peer[ev[i].data.u32];
+            epoll_ctl(net->poll, EPOLL_CTL_DEL, p->pidfd, NULL);
+            tell_groups(net, p->rank, "its process has ended");
+        }
+}
+
+/* Pids of one boot and one pid namespace mean the same; 0: cannot be told. */
+static uint64_t host_id(void)
+{
+    char text[64] = {0};
+    struct stat st;
+    int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
+    ssize_t n = fd == -1 ? -1 : read(fd, text, sizeof text - 1);
+    if (fd != -1)
+        close(fd);
+    if (n <= 0 || stat("/proc/self/ns/pid", &st) == -1)
+        return 0;
+    return mc_hash64_seed(text, (size_t)n, (uint64_t)st.st_ino);
+}
+
+static void watch(struct mc_comm_net *net, struct peer *p)
+{
+    const struct address *a = &net->address[p->rank];
+    struct epoll_event ev = {.events = EPOLLIN, .data.u32 = (uint32_t)p->rank};
+    if (a->host == 0 || a->host != net->address[net->cfg.me].host)
+        return;
+    p->pidfd = (int)syscall(SYS_pidfd_open, (pid_t)a->pid, 0);
+    if (p->pidfd != -1)
+        epoll_ctl(net->poll, EPOLL_CTL_ADD, p->pidfd, &ev);
+    else if (errno == ESRCH)
+        p->left = 1;
+}
+
 static void *progress_main(void *arg)
 {
     struct mc_comm_net *net = arg;
@@ -219,13 +350,14 @@ static void *progress_main(void *arg)
         if (!armed && atomic_load(&net->wanted) == 0)
             continue;
         pthread_mutex_unlock(&net->lock);
-        if (armed) {
-            struct pollfd fd = {.fd = net->efd, .events = POLLIN};
-            poll(&fd, 1, -1);
-        } else {
+        struct epoll_event ev[16];
+        int events = 0;
+        if (armed)
+            events = epoll_wait(net->poll, ev, 16, -1);
+        else
             sched_yield(); /* whoever wants the lock gets it before we want it again */
-        }
         pthread_mutex_lock(&net->lock);
+        look_at(net, ev, events);
     }
     pthread_mutex_unlock(&net->lock);
     return NULL;
@@ -238,17 +370,6 @@ int mc_ucx_sleep(struct mc_comm_net *net, int64_t until_ns)
 }
 
 /* ---- endpoints ---- */
-
-static void on_left(void *arg, ucp_ep_h ep, ucs_status_t status)
-{
-    struct peer *p = arg;
-    (void)ep;
-    p->left = 1;
-    for (struct mc_group *g = p->net->groups; g; g = g->sibling)
-        for (int m = 0; m < g->base.cfg.size; m++)
-            if (g->ranks[m] == p->rank)
-                mc_group_peer_left(g, m, ucs_status_string(status));
-}
 
 static mc_status endpoint(struct mc_comm_net *net, int rank, struct mc_err *err)
 {
@@ -268,6 +389,7 @@ static mc_status endpoint(struct mc_comm_net *net, int rank, struct mc_err *err)
                           net->cfg.peers->describe(net->cfg.peers->arg, rank),
                           ucs_status_string(st));
     }
+    watch(net, p);
     return MC_OK;
 }
 
@@ -312,7 +434,7 @@ static int user_set(const char *name)
     return getenv(full) != NULL;
 }
 
-/* I4. */
+/* I5. */
 static mc_status open_context(struct mc_comm_net *net, struct mc_err *err)
 {
     static const char *const own[][2] = {
@@ -320,7 +442,7 @@ static mc_status open_context(struct mc_comm_net *net, struct mc_err *err)
         {"POSIX_ERROR_HANDLING", "y"},
         {"SYSV_ERROR_HANDLING", "y"},
         /* how often it looks */
-        {"KEEPALIVE_INTERVAL", "250ms"},
+        {"KEEPALIVE_INTERVAL", "1s"},
     };
     ucp_config_t *config;
     ucp_params_t params = {.field_mask = UCP_PARAM_FIELD_FEATURES |
@@ -359,23 +481,28 @@ static mc_status open_worker(struct mc_comm_net *net, struct mc_err *err)
                                                       UCP_WORKER_PARAM_FIELD_EVENTS,
                                         .thread_mode = UCS_THREAD_MODE_SERIALIZED, /* I1 */
                                         .events = UCP_WAKEUP_TAG_SEND | UCP_WAKEUP_TAG_RECV};
+    struct epoll_event ev = {.events = EPOLLIN, .data.u32 = (uint32_t)net->cfg.world};
+    int efd;
     ucs_status_t st = ucp_worker_create(net->context, &params, &net->worker);
     if (st != UCS_OK)
         net->worker = NULL;
     else
-        st = ucp_worker_get_efd(net->worker, &net->efd);
+        st = ucp_worker_get_efd(net->worker, &efd);
     if (st != UCS_OK)
         return mc_err_set(err, MC_E_MACHINE,
                           "UCX gives no worker that one can sleep on: %s; a "
                           "UCX_TLS in the environment may leave out what is needed",
                           ucs_status_string(st));
+    net->poll = epoll_create1(EPOLL_CLOEXEC);
+    if (net->poll == -1 || epoll_ctl(net->poll, EPOLL_CTL_ADD, efd, &ev) == -1)
+        return mc_err_sys(err, "poll the transport's descriptor");
     return MC_OK;
 }
 
 /* All ranks' addresses. */
 static mc_status meet(struct mc_comm_net *net, struct mc_err *err)
 {
-    struct address mine = {.version = UCP_API_VERSION};
+    struct address mine = {.version = UCP_API_VERSION, .host = host_id(), .pid = (int64_t)getpid()};
     ucp_address_t *a;
     size_t n;
     ucs_status_t st = ucp_worker_get_address(net->worker, &a, &n);
@@ -429,6 +556,7 @@ mc_status mc_comm_net_open(const struct mc_comm_net_cfg *cfg, struct mc_comm_net
     if (!net)
         return mc_err_set(err, MC_E_NOMEM, "no memory for the net");
     net->cfg = *cfg;
+    net->poll = -1;
     pthread_mutex_init(&net->lock, NULL);
     pthread_condattr_init(&attr);
     pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
@@ -441,7 +569,7 @@ mc_status mc_comm_net_open(const struct mc_comm_net_cfg *cfg, struct mc_comm_net
         goto err_close;
     }
     for (int r = 0; r < cfg->world; r++)
-        net->peer[r] = (struct peer){.net = net, .rank = r};
+        net->peer[r] = (struct peer){.net = net, .rank = r, .pidfd = -1};
     MC_TRY_GOTO(st, open_context(net, err), err_close);
     MC_TRY_GOTO(st, open_worker(net, err), err_close);
     MC_TRY_GOTO(st, meet(net, err), err_close);
@@ -476,9 +604,9 @@ static void close_endpoints(struct mc_comm_net *net, int force)
         while (UCS_PTR_IS_PTR(q) && ucp_request_check_status(q) == UCS_INPROGRESS &&
                mc_clock_ns() < until) {
             if (ucp_worker_progress(net->worker) == 0) {
-                struct pollfd fd = {.fd = net->efd, .events = POLLIN};
+                struct epoll_event ev;
                 if (ucp_worker_arm(net->worker) == UCS_OK)
-                    poll(&fd, 1, 10);
+                    epoll_wait(net->poll, &ev, 1, 10);
             }
         }
         if (UCS_PTR_IS_PTR(q))
@@ -503,8 +631,11 @@ void mc_comm_net_close(struct mc_comm_net *net)
         mc_group_abort(g);
         mc_ucx_leave(g, 1);
     }
-    for (int r = 0; net->peer && r < net->cfg.world; r++)
+    for (int r = 0; net->peer && r < net->cfg.world; r++) {
         force |= net->peer[r].left;
+        if (net->peer[r].pidfd != -1)
+            close(net->peer[r].pidfd);
+    }
     force |= net->graves != NULL;
     if (net->worker) {
         close_endpoints(net, force);
@@ -512,6 +643,8 @@ void mc_comm_net_close(struct mc_comm_net *net)
     }
     if (net->context)
         ucp_cleanup(net->context);
+    if (net->poll != -1)
+        close(net->poll);
     while (net->graves) {
         struct mc_group *g = net->graves;
         net->graves = g->sibling;

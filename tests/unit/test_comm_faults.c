@@ -221,9 +221,10 @@ static void dies(struct test_rank *r, void *arg)
         if ((st = start(c, d->kind, &q, &err)) == MC_OK)
             st = c->ops->wait(c, q, 0, &err);
     t = mc_clock_ns() - t;
-    if (st != MC_E_PEER || !strstr(err.msg, "is gone"))
+    /* Nearly always it is rank 3; on a busy machine one that left because of it may come first. */
+    if (st != MC_E_PEER || !strstr(err.msg, " is gone"))
         test_rank_fail(r, __FILE__, __LINE__, err.msg);
-    RANK_CHECK(r, t < 1100000000);
+    RANK_CHECK(r, t < 600000000); /* 100 ms of it are before the death */
     t = mc_clock_ns();
     c->ops->destroy(c);
     mc_comm_net_close(net);
@@ -240,6 +241,46 @@ static void a_killed_rank_ends_the_calls_of_all(void **state)
             assert_int_equal(test_ranks_run(4, dies, &d, 30, status), 1);
             assert_true(WIFSIGNALED(status[3]) && WTERMSIG(status[3]) == SIGKILL);
         }
+}
+
+/* ---- a rank is done and leaves ---- */
+
+static void leaves(struct test_rank *r, void *arg)
+{
+    (void)arg;
+    struct mc_comm_req *q[3];
+    const int others[3] = {0, 1, 2};
+    struct mc_comm_net *net = test_rank_net(r, NULL, NULL);
+    struct mc_comm *c = test_rank_group(r, net, "dp", NULL, 0, 20), *d = NULL;
+    if (r->me < 3)
+        d = test_rank_group(r, net, "tp", others, 3, 20);
+    if (r->me == 2)
+        nap_ms(300); /* rank 3 is gone before rank 2 comes */
+    RANK_CHECK(r, start(c, ALL_GATHER, &q[0], NULL) == MC_OK);
+    if (r->me < 3) {
+        RANK_CHECK(r, d->ops->broadcast(d, g_buf, 1 << 18, MC_F32, 2, NULL, &q[1], NULL) == MC_OK);
+        done(r, d, q[1]);
+    }
+    done(r, c, q[0]);
+    if (r->me < 3) {
+        struct mc_err err = {0};
+        nap_ms(400);
+        mc_status st = start(c, BARRIER, &q[2], &err); /* but it wants rank 3 */
+        if (st == MC_OK)
+            st = c->ops->wait(c, q[2], 0, &err);
+        RANK_CHECK(r, st == MC_E_PEER && strstr(err.msg, "rank 3 on node0 is gone"));
+        RANK_CHECK(r, d->ops->barrier(d, &q[2], NULL) == MC_OK); /* and this does not */
+        done(r, d, q[2]);
+        d->ops->destroy(d);
+    }
+    c->ops->destroy(c);
+    mc_comm_net_close(net);
+}
+
+static void who_has_done_its_part_may_leave(void **state)
+{
+    (void)state;
+    assert_int_equal(test_ranks_run(4, leaves, NULL, 30, NULL), 0);
 }
 
 /* ---- abort ---- */
@@ -287,12 +328,13 @@ static void abort_works_from_another_thread(void **state)
 
 static void differ(struct test_rank *r, void *arg)
 {
-    (void)arg;
     struct mc_err err = {0};
     struct mc_comm_req *q;
     struct mc_comm_net *net = test_rank_net(r, NULL, NULL);
     struct mc_comm *c = test_rank_group(r, net, "dp", NULL, 0, 5);
     const int64_t n = r->me == 1 ? 8 : 9;
+    if (r->me == *(int *)arg)
+        nap_ms(100); /* the other's is there before it is asked for */
     RANK_CHECK(r, c->ops->all_reduce(c, g_buf, g_buf, n, MC_F32, MC_SUM, NULL, &q, NULL) == MC_OK);
     mc_status st = c->ops->wait(c, q, 0, &err);
     if (st != MC_E_PEER || !strstr(err.msg, "the same counts"))
@@ -305,7 +347,8 @@ static void differ(struct test_rank *r, void *arg)
 static void other_counts_are_told(void **state)
 {
     (void)state;
-    assert_int_equal(test_ranks_run(2, differ, NULL, 30, NULL), 0);
+    for (int late_one = 0; late_one < 2; late_one++)
+        assert_int_equal(test_ranks_run(2, differ, &late_one, 10, NULL), 0);
 }
 
 /* ---- waiting is quiet ---- */
@@ -389,6 +432,7 @@ int main(void)
         cmocka_unit_test(messages_match_by_sender_tag_and_order),
         cmocka_unit_test(deadlines_name_who_is_missing),
         cmocka_unit_test(a_killed_rank_ends_the_calls_of_all),
+        cmocka_unit_test(who_has_done_its_part_may_leave),
         cmocka_unit_test(abort_works_from_another_thread),
         cmocka_unit_test(other_counts_are_told),
         cmocka_unit_test(who_waits_uses_no_cpu),
