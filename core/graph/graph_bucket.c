@@ -4,8 +4,11 @@
  * I1  Buckets are the stem, each layer and the head, as far as the stage has them; in storage order
  * they cover the flat buffer without overlap. I2  A parameter belongs to the bucket of the function
  * that made it, whoever else uses it; so a tied table's bucket is done when its last use is, in
- * backward that of the embedding. I3  Extra uses of a parameter are added in use order. Handle
- * life; the thread that runs the graph. */
+ * backward that of the embedding. I3  Extra uses of a parameter are added in use order, then the
+ * sum over the ranks that share it is taken: one collective for all such gradients of a bucket,
+ * packed side by side. What is held in copies (keys and values of fewer heads than ranks) has a
+ * place in the pack for each part; a rank fills its own and leaves zeros in the others, which
+ * changes no sum. Handle life; the thread that runs the graph. */
 #include <string.h>
 #include "../base/arena.h"
 #include "graph_int.h"
@@ -99,8 +102,8 @@ mc_status mc_graph_moments(struct mc_graph *g, struct mc_err *err)
 void mc_graph_zero_grads(struct mc_graph *g)
 {
     memset(g->buf.grads, 0, g->mem.grads);
-    if (g->mem.extra_grads)
-        memset(g->buf.extra_grads, 0, g->mem.extra_grads);
+    if (g->extra > 0)
+        memset(g->buf.extra_grads, 0, (size_t)g->extra * g->wide_elem);
 }
 
 static void add_uses(struct mc_graph *g, const struct mc_param *p)
@@ -125,6 +128,69 @@ static void add_uses(struct mc_graph *g, const struct mc_param *p)
     }
 }
 
+/* Places of p in the pack: its parts, or one where it is whole; 0: its gradient is no partial sum.
+ */
+static int places(const struct mc_graph *g, const struct mc_param *p)
+{
+    const struct mc_place *at = &p->sharding.on[MC_AXIS_TP];
+    if (!(p->grad_sum_axes >> MC_AXIS_TP & 1))
+        return 0;
+    return at->kind == MC_SHARD ? mc_place_parts(at, g->cfg.axis_size[MC_AXIS_TP]) : 1;
+}
+
+/* Elements of bucket b's pack. */
+static int64_t pack_count(const struct mc_graph *g, const struct mc_bucket *b)
+{
+    int64_t n = 0;
+    for (int i = b->param; i < b->param + b->nparams; i++)
+        n += places(g, &g->param[i]) * g->param[i].stored;
+    return n;
+}
+
+int64_t mc_graph_pack_largest(const struct mc_graph *g)
+{
+    int64_t most = 0;
+    for (int b = 0; b < g->nbuckets; b++) {
+        int64_t n = pack_count(g, &g->bucket[b]);
+        most = n > most ? n : most;
+    }
+    return most;
+}
+
+/* Between gradients and the pack, one way or the other. */
+static void pack(const struct mc_graph *g, const struct mc_bucket *b, char *to, int back)
+{
+    for (int i = b->param; i < b->param + b->nparams; i++) {
+        const struct mc_param *p = &g->param[i];
+        int n = places(g, p), mine = 0;
+        size_t bytes = (size_t)p->stored * g->wide_elem;
+        char *grad = (char *)g->buf.grads + (size_t)p->offset * g->wide_elem;
+        if (n > 1)
+            mine = mc_place_part(&p->sharding.on[MC_AXIS_TP], g->cfg.coord[MC_AXIS_TP]);
+        for (int k = 0; k < n; k++, to += bytes)
+            if (back && k == mine)
+                memcpy(grad, to, bytes);
+            else if (!back && k == mine)
+                memcpy(to, grad, bytes);
+            else if (!back)
+                memset(to, 0, bytes);
+    }
+}
+
+static mc_status sum_over_ranks(struct mc_graph *g, const struct mc_bucket *b, struct mc_err *err)
+{
+    int64_t n = pack_count(g, b);
+    char *to = (char *)g->buf.extra_grads + (size_t)g->extra * g->wide_elem;
+    const struct mc_op_ctx cx = {.mesh = g->mesh, .err = &g->failed};
+    if (n == 0)
+        return MC_OK;
+    pack(g, b, to, 0);
+    mc_op_all_reduce(&cx, MC_AXIS_TP, to, to, n, g->kern->wide->dtype);
+    if (g->failed.code == MC_OK)
+        pack(g, b, to, 1);
+    return mc_graph_failed(g, err);
+}
+
 mc_status mc_graph_finish_grads(struct mc_graph *g, int bucket, struct mc_err *err)
 {
     MC_ASSERT(bucket >= 0 && bucket < g->nbuckets);
@@ -133,5 +199,5 @@ mc_status mc_graph_finish_grads(struct mc_graph *g, int bucket, struct mc_err *e
         return mc_graph_failed(g, err);
     for (int i = b->param; i < b->param + b->nparams; i++)
         add_uses(g, &g->param[i]);
-    return MC_OK;
+    return sum_over_ranks(g, b, err);
 }

@@ -6,14 +6,15 @@
  * nobody reads, a name used twice are errors that name call and line. I2  Parameters lie in the
  * order in which calls name them; a run of fused linears has its weights adjacent, then its biases.
  * I3  What is fused changes neither names, shapes nor initial values. I4  Dropout exists in TRAIN
- * graphs alone; elsewhere its call is the identity. Handle life: everything belongs to struct
- * mc_graph; the recipe is borrowed and must outlive it. Runs on the calling thread; builds are
- * independent of each other. */
+ * graphs alone; elsewhere its call is the identity. I5  On a mesh the gradient of a parameter that
+ * is whole on an axis over which its node's output lies in parts is a partial sum there; so is that
+ * of one held in copies, over the copies. Handle life: everything belongs to struct mc_graph; the
+ * recipe is borrowed and must outlive it. Runs on the calling thread; builds are independent of
+ * each other. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include "../base/arena.h"
-#include "../base/hash.h"
 #include "../base/rng.h"
 #include "graph_int.h"
 
@@ -55,20 +56,6 @@ mc_status mc_graph_add_node(struct mc_graph *g, const struct mc_op *op, const ch
     return MC_OK;
 }
 
-static mc_status local_extent(const struct mc_graph *g, int64_t *n, int dim,
-                              const struct mc_sharding *sh, const char *what, struct mc_err *err)
-{
-    for (int a = 0; a < MC_NAXES; a++)
-        if (sh->on[a].kind == MC_SHARD && sh->on[a].dim == dim) {
-            if (*n % g->cfg.axis_size[a] != 0)
-                return mc_err_set(err, MC_E_RECIPE, "%s %lld is not divided by %s = %d", what,
-                                  (long long)*n, mc_axis_name((enum mc_axis)a),
-                                  g->cfg.axis_size[a]);
-            *n /= g->cfg.axis_size[a];
-        }
-    return MC_OK;
-}
-
 mc_status mc_graph_add_value(struct mc_graph *g, int64_t cols, const struct mc_sharding *sh,
                              int node, int one_row, int *value, struct mc_err *err)
 {
@@ -82,9 +69,9 @@ mc_status mc_graph_add_value(struct mc_graph *g, int64_t cols, const struct mc_s
     v->lrows = one_row ? 1 : g->cfg.bound.b * g->cfg.bound.t;
     v->sharding = *sh;
     v->node = node;
-    MC_TRY(local_extent(g, &v->lcols, 1, sh, "a width of", err));
+    MC_TRY(mc_graph_local_extent(g, &v->lcols, 1, sh, "a width of", err));
     if (!one_row)
-        MC_TRY(local_extent(g, &v->lrows, 0, sh, "a microbatch's rows,", err));
+        MC_TRY(mc_graph_local_extent(g, &v->lrows, 0, sh, NULL, err));
     *value = g->nvalues++;
     return MC_OK;
 }
@@ -118,160 +105,51 @@ static mc_status fault(const struct mc_graph *g, int layer, const struct mc_call
                       c->op, c->name[0] ? " \"" : "", c->name, c->name[0] ? "\"" : "", what);
 }
 
-/* -- Parameters ------------------------------------------------------------------------------- */
-
-static unsigned hash_name(const char *name)
-{
-    return (unsigned)mc_hash64(name, strlen(name));
-}
-
-static int find_param(const struct mc_graph *g, const char *name)
-{
-    if (g->cap_param_at == 0)
-        return -1;
-    unsigned mask = (unsigned)g->cap_param_at - 1;
-    for (unsigned at = hash_name(name) & mask; g->param_at[at] > 0; at = (at + 1) & mask)
-        if (strcmp(g->param[g->param_at[at] - 1].name, name) == 0)
-            return g->param_at[at] - 1;
-    return -1;
-}
-
-/* Enters parameter i; at most half of the table is in use. 0, or -1: no memory. */
-static int enter_param(struct mc_graph *g, int i)
-{
-    int first = i;
-    if (2 * (i + 1) > g->cap_param_at) {
-        int cap = g->cap_param_at ? 2 * g->cap_param_at : 64;
-        int *room = mc_alloc((size_t)cap * sizeof *room, "graph: names"); /* zeroed */
-        if (!room)
-            return -1;
-        mc_free(g->param_at);
-        g->param_at = room;
-        g->cap_param_at = cap;
-        first = 0; /* all of them again */
-    }
-    unsigned mask = (unsigned)g->cap_param_at - 1;
-    for (int k = first; k <= i; k++) {
-        unsigned at = hash_name(g->param[k].name) & mask;
-        while (g->param_at[at] > 0)
-            at = (at + 1) & mask;
-        g->param_at[at] = k + 1;
-    }
-    return 0;
-}
-
-/* On a stage without the stem a tied head still needs the embedding's own standard deviation. */
-static double stem_std(const struct mc_graph *g, const char *param, double dfl)
-{
-    const struct mc_func *f = &g->cfg.recipe->model.stem;
-    for (int i = 0; i < f->ncalls; i++) {
-        size_t n = strlen(f->call[i].name);
-        if (n > 0 && strncmp(f->call[i].name, param, n) == 0 && param[n] == '.')
-            return mc_call_num(&f->call[i], "std", dfl);
-    }
-    return dfl;
-}
-
-static mc_status add_param(struct mc_graph *g, const char *name, int layer,
-                           const struct mc_param_spec *s, int fused, int *index, struct mc_err *err)
-{
-    struct mc_param *p = mc_graph_room(g->param, g->nparams, &g->cap_params, sizeof *p);
-    int64_t align = fused ? 1 : MC_PARAM_ALIGN;
-    if (!p)
-        return mc_graph_nomem(err);
-    g->param = p;
-    p += g->nparams;
-    memset(p, 0, sizeof *p);
-    snprintf(p->name, sizeof p->name, "%s", name);
-    p->shape = s->shape;
-    p->sharding = s->sharding;
-    mc_graph_normalise(g, &p->sharding);
-    p->cls = s->cls;
-    p->init = s->init;
-    p->std = s->std;
-    p->layer = layer;
-    p->count = 1;
-    for (int d = 0; d < s->shape.nd; d++) {
-        int64_t n = s->shape.dim[d];
-        MC_TRY(local_extent(g, &n, d, &p->sharding, "a parameter's extent", err));
-        if (__builtin_mul_overflow(p->count, n, &p->count) || p->count > INT64_C(1) << 48)
-            return mc_err_set(err, MC_E_RECIPE, "%s has more elements than 2^48", name);
-    }
-    p->box = mc_box_whole(&p->shape);
-    p->stored = p->count;
-    p->owned = 1;
-    p->offset = (g->flat + align - 1) / align * align;
-    g->flat = p->offset + p->stored;
-    if (enter_param(g, g->nparams) < 0)
-        return mc_graph_nomem(err);
-    *index = g->nparams++;
-    return MC_OK;
-}
-
-/* Parameter k of a call: its own, or an earlier one's further use. */
-static mc_status bind_param(struct mc_graph *g, int node, const char *full, int layer,
-                            const struct mc_param_spec *s, int fused, struct mc_err *err)
-{
-    char name[MC_NAME_MAX];
-    int i;
-    if (s->tied[0]) {
-        i = find_param(g, s->tied);
-        if (i < 0 && !g->cfg.has_stem) {
-            struct mc_param_spec copy = *s;
-            copy.cls = MC_PARAM_EMBEDDING;
-            copy.std = stem_std(g, s->tied, s->std);
-            MC_TRY(add_param(g, s->tied, layer, &copy, 0, &i, err));
-        } else if (i < 0) {
-            const char *near = NULL,
-                       **names = mc_alloc((size_t)g->nparams * sizeof *names + 1, "graph");
-            if (!names)
-                return mc_graph_nomem(err);
-            for (int k = 0; k < g->nparams; k++)
-                names[k] = g->param[k].name;
-            near = mc_nearest(s->tied, names, g->nparams);
-            mc_err_set(err, MC_E_RECIPE, "tied to \"%s\", which does not exist%s%s%s", s->tied,
-                       near ? "; did you mean \"" : "", near ? near : "", near ? "\"?" : "");
-            mc_free(names);
-            return MC_E_RECIPE;
-        } else if (!mc_shape_eq(&g->param[i].shape, &s->shape)) {
-            return mc_err_set(
-                err, MC_E_RECIPE, "tied to %s [%lld, %lld], but this linear needs [%lld, %lld]",
-                s->tied, (long long)g->param[i].shape.dim[0], (long long)g->param[i].shape.dim[1],
-                (long long)s->shape.dim[0], (long long)s->shape.dim[1]);
-        } else {
-            struct mc_sharding sh = s->sharding;
-            mc_graph_normalise(g, &sh);
-            if (memcmp(&sh, &g->param[i].sharding, sizeof sh) != 0)
-                return mc_err_set(err, MC_E_RECIPE,
-                                  "tied to %s, which lies otherwise on the mesh; a tied head needs "
-                                  "shard = \"column\"",
-                                  s->tied);
-        }
-    } else {
-        if (snprintf(name, sizeof name, "%s.%s", full, s->suffix) >= (int)sizeof name)
-            return mc_err_set(err, MC_E_RECIPE, "the parameter's name is longer than %d bytes",
-                              MC_NAME_MAX - 1);
-        if (find_param(g, name) >= 0)
-            return mc_err_set(err, MC_E_RECIPE,
-                              "a second parameter is called %s; give the calls different names",
-                              name);
-        MC_TRY(add_param(g, name, layer, s, fused, &i, err));
-    }
-    struct mc_gnode *n = &g->node[node];
-    struct mc_param *p = &g->param[i];
-    n->param[n->nparams] = i;
-    n->use[n->nparams++] = p->nuses++;
-    return MC_OK;
-}
-
 /* -- One call, or a run of linears ------------------------------------------------------------ */
 
 struct expand { /* one function being written out */
     struct mc_graph *g;
     const struct mc_func *f;
     int layer;
-    int *val; /* [ncalls + 1] value ids of this function -> graph values */
+    int *val;          /* [ncalls + 1] value ids of this function -> graph values */
+    int64_t *kv_width; /* [ncalls] > 0: its value becomes keys or values, in heads of this width */
 };
+
+/* The stream between functions: whole columns, rows over tp under sequence parallelism. */
+static struct mc_sharding stream_state(const struct mc_graph *g)
+{
+    struct mc_sharding s = {0};
+    if (g->cfg.recipe->parallel.sp && g->cfg.mode != MC_GRAPH_INFER)
+        s.on[MC_AXIS_TP] = (struct mc_place){.kind = MC_SHARD, .dim = 0};
+    mc_graph_normalise(g, &s);
+    return s;
+}
+
+/* From a key or value of an attention back to the linears that make it. */
+static void mark_kv(struct expand *x, int value, int64_t width)
+{
+    if (value <= 0 || x->kv_width[value - 1] == width)
+        return;
+    const struct mc_call *c = &x->f->call[value - 1];
+    x->kv_width[value - 1] = width;
+    for (int k = 0; k < c->nin && strcmp(c->op, "linear") != 0 && strcmp(c->op, "attention") != 0;
+         k++)
+        if (c->in[k] < value)
+            mark_kv(x, c->in[k], width);
+}
+
+static void mark_attention(struct expand *x)
+{
+    for (int i = 0; i < x->f->ncalls; i++) {
+        const struct mc_call *c = &x->f->call[i];
+        double d = mc_call_num(c, "head_dim", (double)x->g->cfg.recipe->model.head_dim);
+        if (strcmp(c->op, "attention") != 0 || c->nin != 3 || !(d >= 1 && d <= 65536))
+            continue;
+        for (int k = 1; k < 3; k++)
+            if (c->in[k] <= i)
+                mark_kv(x, c->in[k], (int64_t)d);
+    }
+}
 
 /* Names of the ops that a recipe may call. */
 static int callable(const char *names[128])
@@ -339,49 +217,45 @@ static mc_status infer_call(const struct expand *x, int i, const struct mc_op *o
                                .model = &x->g->cfg.recipe->model,
                                .nin = c->nin,
                                .bound = x->g->cfg.bound,
-                               .axis_size = x->g->cfg.axis_size};
+                               .axis_size = x->g->cfg.axis_size,
+                               .stream = stream_state(x->g).on[MC_AXIS_TP],
+                               .is_head = x->layer >= x->g->cfg.recipe->model.layers,
+                               .kv_width = x->kv_width[i]};
     for (int k = 0; k < c->nin; k++) {
         const struct mc_gvalue *v = &x->g->value[x->val[c->in[k]]];
         io->in[k] = (struct mc_value_info){.cols = v->cols, .sharding = v->sharding};
-        io->want[k] = io->in[k];
         if (v->cols == 0 && strcmp(op->name, "embedding") != 0)
             return fault(x->g, x->layer, c, err,
                          "input %d is the token ids; only embedding reads them", k);
     }
-    if (op->infer(io, &e) != MC_OK)
+    mc_op_preset(io);
+    if (op->infer(io, &e) != MC_OK || mc_op_check_states(io, &e) != MC_OK)
         return fault(x->g, x->layer, c, err, "%s", e.msg);
     if (io->nparams && !c->name[0])
         return fault(x->g, x->layer, c, err, "needs a name: its parameters are called by it");
     return MC_OK;
 }
 
-/* Inputs of node n into the states that io wants; on a mesh, gradients marked. */
+/* Inputs of a node into the states that io wants. */
 static mc_status connect(const struct expand *x, const struct mc_call *c,
                          const struct mc_op_infer *io, int in[MC_OP_IN], struct mc_err *err)
 {
     struct mc_graph *g = x->g;
+    char who[64];
+    struct mc_asks by = {.layer = x->layer, .line = c->line, .who = who};
+    for (int a = 0; a < MC_NAXES; a++)
+        for (int o = 0; o < io->nout; o++)
+            if (io->out[o].sharding.on[a].kind != MC_REPLICATE)
+                by.split |= 1u << a;
     for (int k = 0; k < io->nin; k++) {
-        char who[64];
         struct mc_err e = {0};
         in[k] = x->val[c->in[k]];
         if (g->value[in[k]].cols == 0)
             continue;
         snprintf(who, sizeof who, "input %d", k);
-        mc_status st =
-            mc_graph_reshard(g, in[k], &io->want[k].sharding, x->layer, c->line, who, &in[k], &e);
+        mc_status st = mc_graph_reshard(g, in[k], &io->want[k].sharding, &by, &in[k], &e);
         if (st != MC_OK)
             return st == MC_E_NOMEM ? mc_graph_nomem(err) : fault(g, x->layer, c, err, "%s", e.msg);
-        if (g->cfg.mode != MC_GRAPH_TRAIN || in[k] != x->val[c->in[k]])
-            continue; /* a collective just inserted carries its own dual */
-        for (int a = 0; a < MC_NAXES; a++) {
-            int split = 0;
-            for (int o = 0; o < io->nout; o++)
-                split |= io->out[o].sharding.on[a].kind != MC_REPLICATE;
-            if (g->cfg.axis_size[a] > 1 && split &&
-                g->value[in[k]].sharding.on[a].kind == MC_REPLICATE)
-                MC_TRY(mc_graph_reshard_grad(g, in[k], (enum mc_axis)a, x->layer, c->line, &in[k],
-                                             err));
-        }
     }
     return MC_OK;
 }
@@ -422,13 +296,21 @@ static mc_status bind_params(const struct expand *x, int i, int k, int id,
         for (int j = 0; j < k; j++) {
             struct mc_err e = {0};
             full_name(x, x->f->call[i + j].name, full);
-            if (bind_param(g, id, full, x->layer, &io[j].param[p], j > 0, &e) != MC_OK)
+            if (mc_graph_bind_param(g, id, full, x->layer, &io[j].param[p], j > 0, &e) != MC_OK)
                 return fault(g, x->layer, &x->f->call[i + j], err, "%s", e.msg);
             struct mc_param *q = &g->param[g->node[id].param[g->node[id].nparams - 1]];
-            for (int a = 0; a < MC_NAXES; a++)
-                if (q->sharding.on[a].kind == MC_REPLICATE &&
-                    io[j].out[0].sharding.on[a].kind == MC_SHARD)
-                    q->grad_sum_axes |= 1u << a;
+            unsigned sum = 0, whole = 0;
+            for (int a = 0; a < MC_NAXES; a++) {
+                whole |= (unsigned)(q->sharding.on[a].kind == MC_REPLICATE) << a;
+                sum |= (unsigned)(io[j].out[0].sharding.on[a].kind == MC_SHARD) << a;
+            }
+            sum &= whole; /* I5 */
+            if (q->nuses > 1 && sum != (q->grad_sum_axes & whole))
+                return fault(g, x->layer, &x->f->call[i + j], err,
+                             "%s is used here on a part of the work, elsewhere on all of it; on a "
+                             "mesh its gradient would be neither a sum nor whole",
+                             q->name);
+            q->grad_sum_axes |= sum;
         }
     return MC_OK;
 }
@@ -537,27 +419,27 @@ static mc_status expand_func(struct mc_graph *g, const struct mc_func *f, int la
 {
     struct expand x = {.g = g, .f = f, .layer = layer};
     mc_status st;
-    x.val = mc_alloc((size_t)(f->ncalls + 1) * sizeof *x.val, "graph");
-    if (!x.val)
+    x.kv_width = mc_alloc((size_t)(f->ncalls + 1) * (sizeof *x.kv_width + sizeof *x.val), "graph");
+    if (!x.kv_width)
         return mc_graph_nomem(err);
+    x.val = (int *)(x.kv_width + f->ncalls);
     x.val[0] = in;
+    mark_attention(&x);
     st = write_out(&x, err);
     if (st == MC_OK) {
         *out = x.val[f->ncalls];
         if (g->value[*out].node >= 0)
             g->node[g->value[*out].node].is_result = 1;
     }
-    mc_free(x.val);
+    mc_free(x.kv_width);
     return st;
 }
 
-/* The stream between functions: whole columns, rows over tp under sequence parallelism. */
 static mc_status settle_stream(struct mc_graph *g, int layer, int *v, struct mc_err *err)
 {
-    struct mc_sharding want = {0};
-    if (g->cfg.recipe->parallel.sp && g->cfg.mode != MC_GRAPH_INFER)
-        want.on[MC_AXIS_TP] = (struct mc_place){.kind = MC_SHARD, .dim = 0};
-    MC_TRY(mc_graph_reshard(g, *v, &want, layer, 0, "the model's stream", v, err));
+    const struct mc_sharding want = stream_state(g);
+    const struct mc_asks by = {.layer = layer, .who = "the model's stream"};
+    MC_TRY(mc_graph_reshard(g, *v, &want, &by, v, err));
     if (g->value[*v].node >= 0)
         g->node[g->value[*v].node].is_result = 1;
     return MC_OK;
@@ -576,11 +458,12 @@ static mc_status append_internal(struct mc_graph *g, const char *name, int in, i
                              .axis_size = g->cfg.axis_size};
     int id;
     io.in[0] = (struct mc_value_info){.cols = g->value[in].cols, .sharding = g->value[in].sharding};
-    io.want[0] = io.in[0];
-    if (op->infer) {
+    mc_op_preset(&io);
+    if (op->infer)
         MC_TRY(op->infer(&io, err));
-        MC_TRY(mc_graph_reshard(g, in, &io.want[0].sharding, layer, 0, "the logits", &in, err));
-    }
+    MC_TRY(mc_op_check_states(&io, err));
+    MC_TRY(mc_graph_reshard(g, in, &io.want[0].sharding,
+                            &(struct mc_asks){.layer = layer, .who = name}, &in, err));
     MC_TRY(mc_graph_add_node(g, op, name, layer, 0, &id, err));
     struct mc_gnode *n = &g->node[id];
     n->nin = 1;
@@ -617,8 +500,10 @@ static mc_status head(struct mc_graph *g, int *v, struct mc_err *err)
                           "model: the head gives %lld logits a row, fewer than model.vocab %lld",
                           (long long)val->cols, (long long)m->vocab);
     if (!infer)
-        MC_TRY(append_internal(g, "cross_entropy", *v, layer, 0, 0, v, err));
-    return MC_OK;
+        return append_internal(g, "cross_entropy", *v, layer, 0, 0, v, err);
+    const struct mc_sharding whole = {0};
+    return mc_graph_reshard(g, *v, &whole, &(struct mc_asks){.layer = layer, .who = "the logits"},
+                            v, err);
 }
 
 static mc_status blocks(struct mc_graph *g, int *v, struct mc_err *err)
@@ -645,9 +530,10 @@ static mc_status blocks(struct mc_graph *g, int *v, struct mc_err *err)
 static mc_status build_nodes(struct mc_graph *g, struct mc_err *err)
 {
     const struct mc_model_cfg *m = &g->cfg.recipe->model;
-    const struct mc_sharding whole = {0};
+    const struct mc_sharding ids = {0}, stream = stream_state(g);
     int v;
-    MC_TRY(mc_graph_add_value(g, g->cfg.has_stem ? 0 : m->hidden, &whole, -1, 0, &v, err));
+    MC_TRY(mc_graph_add_value(g, g->cfg.has_stem ? 0 : m->hidden, g->cfg.has_stem ? &ids : &stream,
+                              -1, 0, &v, err));
     g->in_value = v;
     if (g->cfg.has_stem) {
         MC_TRY(mc_graph_open_bucket(g, err));
@@ -675,6 +561,8 @@ static mc_status build_nodes(struct mc_graph *g, struct mc_err *err)
             g->extra += (g->param[i].nuses - 1) * g->param[i].stored;
             g->extra = (g->extra + MC_PARAM_ALIGN - 1) / MC_PARAM_ALIGN * MC_PARAM_ALIGN;
         }
+    if (g->cfg.mode == MC_GRAPH_TRAIN)
+        g->pack = mc_graph_pack_largest(g);
     return MC_OK;
 }
 
@@ -691,6 +579,12 @@ static mc_status check_cfg(const struct mc_graph_cfg *c, struct mc_err *err)
     if (c->mode == MC_GRAPH_INFER && c->bound.b != 1)
         return mc_err_set(err, MC_E_BUG, "an INFER graph runs one sequence, not %lld",
                           (long long)c->bound.b);
+    for (int a = 0; a < MC_NAXES; a++)
+        if (c->coord[a] < 0 || c->coord[a] >= c->axis_size[a] ||
+            (a == MC_AXIS_TP && c->axis_size[a] > MC_GROUP_MAX))
+            return mc_err_set(err, MC_E_RECIPE, "coordinate %d on %s = %d; tp is at most %d",
+                              c->coord[a], mc_axis_name((enum mc_axis)a), c->axis_size[a],
+                              MC_GROUP_MAX);
     if (c->first_layer < 0 || c->end_layer < c->first_layer || c->end_layer > r->model.layers ||
         (c->mode == MC_GRAPH_TRAIN && c->slots < 1) || c->threads < 1)
         return mc_err_set(err, MC_E_BUG, "graph: layers %d .. %d of %lld, %d slots, %d threads",
@@ -764,23 +658,4 @@ void mc_graph_destroy(struct mc_graph *g)
 const struct mc_graph_memory *mc_graph_memory(const struct mc_graph *g)
 {
     return &g->mem;
-}
-int mc_graph_nparams(const struct mc_graph *g)
-{
-    return g->nparams;
-}
-const struct mc_param *mc_graph_param(const struct mc_graph *g, int i)
-{
-    return i >= 0 && i < g->nparams ? &g->param[i] : NULL;
-}
-int64_t mc_graph_flat_count(const struct mc_graph *g)
-{
-    return g->flat;
-}
-int64_t mc_graph_param_count(const struct mc_graph *g)
-{
-    int64_t n = 0;
-    for (int i = 0; i < g->nparams; i++)
-        n += mc_shape_count(&g->param[i].shape);
-    return n;
 }

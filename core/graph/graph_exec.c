@@ -2,13 +2,14 @@
  *
  * I1  Nothing is allocated, searched or decided here: a step's operands were fixed by the plan.
  * bind turns offsets into pointers; a change of slot turns them again (a loop over steps, no
- * allocation). I2  bind refuses what this version cannot run: a mesh of more than one rank, or a
- * stage without stem or head. I3  Gradient accumulators are only added to; mc_graph_zero_grads()
- * starts a step. I4  What a pass's watch is told comes at ticks that the plan fixed. I5  A step
- * that fails (a collective, or the watch) is the last: the error is kept and given until the next
- * bind. Buffers belong to the caller and are as large as mc_graph_memory() says. One thread drives
- * a graph; kernels use the pool. */
+ * allocation). I2  bind refuses what this version cannot run, a stage without stem or head, and
+ * another mesh than the graph was built for. I3  Gradient accumulators are only added to;
+ * mc_graph_zero_grads() starts a step. I4  What a pass's watch is told comes at ticks that the plan
+ * fixed. I5  A step that fails (a collective, or the watch) is the last: the error is kept and
+ * given until the next bind. Buffers belong to the caller and are as large as mc_graph_memory()
+ * says. One thread drives a graph; kernels use the pool. */
 #include <string.h>
+#include "../par/mesh.h"
 #include "graph_int.h"
 
 /* -- Bind ------------------------------------------------------------------------------------- */
@@ -84,16 +85,33 @@ static void point_params(struct mc_graph *g)
     }
 }
 
+/* The graph was built for this place on this mesh (I2). dp is none of its business. */
+static mc_status check_mesh(const struct mc_graph *g, const struct mc_mesh *mesh,
+                            struct mc_err *err)
+{
+    const struct mc_graph_cfg *c = &g->cfg;
+    for (int a = MC_AXIS_CP; a <= MC_AXIS_EP; a++)
+        if (c->axis_size[a] > 1)
+            return mc_err_set(err, MC_E_MACHINE,
+                              "this graph is laid out for %s = %d, which this version does not "
+                              "run; it can be planned",
+                              mc_axis_name((enum mc_axis)a), c->axis_size[a]);
+    int size = c->axis_size[MC_AXIS_TP], there = mesh ? mesh->layout.size[MC_AXIS_TP] : 1;
+    int coord = c->coord[MC_AXIS_TP], here = mesh ? mesh->coord[MC_AXIS_TP] : 0;
+    if (size != there || coord != here || (size > 1 && !mesh->axis[MC_AXIS_TP]))
+        return mc_err_set(err, MC_E_BUG,
+                          "this graph is laid out for place %d of tp = %d and bound to place %d of "
+                          "tp = %d%s",
+                          coord, size, here, there,
+                          there > 1 && !mesh->axis[MC_AXIS_TP] ? " without a communicator" : "");
+    return MC_OK;
+}
+
 mc_status mc_graph_bind(struct mc_graph *g, const struct mc_kern_ops *kern, struct mc_pool *pool,
                         const struct mc_graph_buffers *buf, const struct mc_mesh *mesh,
                         struct mc_err *err)
 {
-    for (int a = 0; a < MC_NAXES; a++)
-        if (g->cfg.axis_size[a] > 1) /* I2 */
-            return mc_err_set(err, MC_E_MACHINE,
-                              "this graph is laid out for %s = %d and needs a communicator, which "
-                              "this version does not have; it can be planned, not run",
-                              mc_axis_name((enum mc_axis)a), g->cfg.axis_size[a]);
+    MC_TRY(check_mesh(g, mesh, err));
     if (!g->cfg.has_stem || !g->cfg.has_head)
         return mc_err_set(err, MC_E_MACHINE,
                           "a stage without %s runs in a pipeline only, which this "
@@ -122,7 +140,7 @@ mc_status mc_graph_bind(struct mc_graph *g, const struct mc_kern_ops *kern, stru
 static void sum_or_copy(const struct mc_step *s, const struct mc_op_ctx *cx)
 {
     const struct mc_view *y = s->kind == MC_STEP_SUM ? &s->n.in[1] : &s->n.in[0];
-    struct mc_add a = {.m = mc_op_rows(cx),
+    struct mc_add a = {.m = cx->rows,
                        .c = s->n.out[0].c,
                        .x = s->n.in[0].p,
                        .ldx = s->n.in[0].ld,
@@ -154,23 +172,26 @@ mc_status mc_graph_failed(const struct mc_graph *g, struct mc_err *err)
     return g->failed.code;
 }
 
-static void run_step(struct mc_graph *g, const struct mc_step *s, struct mc_op_ctx *cx)
+static void run_step(const struct mc_graph *g, const struct mc_step *s, const struct mc_op_ctx *all)
 {
-    if (s->kind != MC_STEP_VERB) {
-        sum_or_copy(s, cx);
-        return;
+    struct mc_op_ctx cx = *all;
+    if (s->gnode >= 0 && g->node[s->gnode].one_row) {
+        cx.e = (struct mc_extent){.b = 1, .t = 1, .pos0 = all->e.pos0 + all->e.t - 1};
+        cx.rows = 1;
     }
-    const struct mc_op *op = s->n.op;
-    struct mc_extent e = cx->e;
-    if (g->node[s->gnode].one_row)
-        cx->e = (struct mc_extent){.b = 1, .t = 1, .pos0 = e.pos0 + e.t - 1};
-    if (s->verb == MC_FORWARD)
-        op->forward(&s->n, cx);
+    if (s->split)
+        mc_part_of(all->rows, g->cfg.axis_size[MC_AXIS_TP], g->cfg.coord[MC_AXIS_TP], &cx.row0,
+                   &cx.rows);
+    if (cx.rows == 0) /* a short microbatch has none for this rank */
+        return;
+    if (s->kind != MC_STEP_VERB)
+        sum_or_copy(s, &cx);
+    else if (s->verb == MC_FORWARD)
+        s->n.op->forward(&s->n, &cx);
     else if (s->verb == MC_BACKWARD_WEIGHT)
-        op->backward_weight(&s->n, cx);
+        s->n.op->backward_weight(&s->n, &cx);
     else
-        op->backward_input(&s->n, cx);
-    cx->e = e;
+        s->n.op->backward_input(&s->n, &cx);
 }
 
 /* Steps [from, end) (I4, I5). */
@@ -214,14 +235,19 @@ static const int32_t *starts(const struct mc_graph *g, const struct mc_microbatc
     return s;
 }
 
-static struct mc_op_ctx context(const struct mc_graph *g, const struct mc_microbatch *mb,
-                                int64_t step, int64_t pos0)
+static struct mc_op_ctx context(struct mc_graph *g, const struct mc_microbatch *mb, int64_t step,
+                                int64_t pos0)
 {
     MC_ASSERT(g->kern && mb->b >= 1 && mb->t >= 1 && mb->b <= g->cfg.bound.b &&
               mb->t <= g->cfg.bound.t);
     return (struct mc_op_ctx){.kern = g->kern,
                               .pool = g->pool,
                               .e = {.b = mb->b, .t = mb->t, .pos0 = pos0},
+                              .rows = mb->b * mb->t,
+                              .coord = g->cfg.coord,
+                              .axis_size = g->cfg.axis_size,
+                              .mesh = g->mesh,
+                              .err = &g->failed,
                               .tokens = mb->tokens,
                               .targets = mb->targets,
                               .logical_row = mb->logical_row,
@@ -276,6 +302,7 @@ mc_status mc_graph_infer(struct mc_graph *g, const int32_t *tokens, int64_t t, i
 double mc_graph_flops(const struct mc_graph *g, int64_t b, int64_t t)
 {
     double sum = 0;
+    int tp = g->cfg.axis_size[MC_AXIS_TP];
     for (int i = 0; i < g->nforward; i++) {
         const struct mc_step *s = &g->step[i];
         struct mc_extent e = {.b = b, .t = t};
@@ -283,6 +310,8 @@ double mc_graph_flops(const struct mc_graph *g, int64_t b, int64_t t)
             continue;
         if (g->node[s->gnode].one_row)
             e.b = e.t = 1;
+        else if (s->split)
+            e = (struct mc_extent){.b = 1, .t = (b * t + tp - 1) / tp};
         sum += s->n.op->flops(&s->n, e);
     }
     return g->cfg.mode == MC_GRAPH_TRAIN ? 3 * sum : sum;

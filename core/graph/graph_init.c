@@ -22,22 +22,33 @@ static void store(void *params, enum mc_dtype dtype, int64_t at, float v)
     }
 }
 
+/* I1: the rows of the box, each a run of logical indices. */
+static void fill_box(const struct mc_param *p, uint64_t key, enum mc_dtype dtype, void *params)
+{
+    int nd = p->box.nd;
+    int64_t cols = nd > 1 ? p->box.n[1] : 1, at = p->offset;
+    for (int64_t r = 0; r < p->box.n[0]; r++) {
+        int64_t i = p->box.lo[0] + r;
+        if (nd > 1)
+            i = i * p->shape.dim[1] + p->box.lo[1];
+        for (int64_t k = 0; k < cols; k++) {
+            float v = p->init == MC_INIT_ONES ? 1.0f : 0.0f;
+            if (p->init == MC_INIT_NORMAL)
+                v = (float)(p->std * (double)mc_rng_normal(key, 0, (uint64_t)(i + k))); /* I2 */
+            store(params, dtype, at++, v);
+        }
+    }
+}
+
 void mc_graph_init_params(const struct mc_graph *g, uint64_t seed, enum mc_dtype dtype,
                           void *params)
 {
-    for (int a = 0; a < MC_NAXES; a++)
-        MC_ASSERT(g->cfg.axis_size[a] == 1); /* parts of a mesh are cut from a one-rank layout */
     for (int i = 0; i < g->nparams; i++) {
         const struct mc_param *p = &g->param[i];
         char name[MC_NAME_MAX + 8];
+        MC_ASSERT(p->shape.nd == 1 || p->shape.nd == 2);
         snprintf(name, sizeof name, "init%s", p->name); /* I1 */
-        uint64_t key = mc_rng_key(seed, name);
-        for (int64_t k = 0; k < p->count; k++) {
-            float v = p->init == MC_INIT_ONES ? 1.0f : 0.0f;
-            if (p->init == MC_INIT_NORMAL)
-                v = (float)(p->std * (double)mc_rng_normal(key, 0, (uint64_t)k)); /* I2 */
-            store(params, dtype, p->offset + k, v);
-        }
+        fill_box(p, mc_rng_key(seed, name), dtype, params);
     }
 }
 

@@ -23,9 +23,10 @@ struct mc_node {
     const char *name;
     int nin, nout, nparams, nsaved;
     struct mc_view in[MC_OP_IN], out[MC_OP_OUT], d_in[MC_OP_IN], d_out[MC_OP_OUT];
-    const void *param[MC_OP_PARAMS]; /* fused linears: all weights, then all biases */
-    void *grad[MC_OP_PARAMS];        /* accumulators of this node's uses */
-    int64_t param_rows[MC_OP_PARAMS];
+    const void *param[MC_OP_PARAMS];  /* fused linears: all weights, then all biases */
+    void *grad[MC_OP_PARAMS];         /* accumulators of this node's uses */
+    int64_t param_rows[MC_OP_PARAMS]; /* logical */
+    int64_t param_first[MC_OP_PARAMS], param_end[MC_OP_PARAMS]; /* of them, rows held here */
     void *saved[MC_OP_SAVED];
     void *scratch;
     double attr[MC_OP_ATTRS];
@@ -67,9 +68,10 @@ struct mc_piece {
     int64_t col0;      /* column of the store where it begins */
     int group;         /* -1, or the group whose store it must be a slice of */
     int64_t group_col; /* where in the group */
+    int split;         /* its rows lie over tp */
     int holders;       /* gradients: values that call this piece theirs (planning only) */
-    int pinned; /* lies over a forward value or over the sum it continues: never moved into a group
-                 */
+    int pinned; /* lies over a forward value or over the sum it continues, or is a collective's
+                   operand: never moved into a group */
     int next;   /* in its store's list */
 };
 struct mc_group {
@@ -89,6 +91,7 @@ struct mc_step {
     enum mc_verb verb;
     int gnode; /* -1 for sums and copies */
     int again; /* forward run in backward: recomputation */
+    int split; /* rows of its operands lie over tp */
     int in[MC_OP_IN], out[MC_OP_OUT], d_in[MC_OP_IN], d_out[MC_OP_OUT], saved[MC_OP_SAVED], scratch,
         adds_to; /* pieces, -1: none; adds_to: the sum that d_in[0] continues (n.acc) */
     struct mc_node n;
@@ -123,6 +126,8 @@ struct mc_graph {
     int nparams, cap_params;
     int *param_at, cap_param_at; /* [power of 2] by hash of the name: index + 1, 0 free */
     int64_t flat, extra, kv_elems, table_elems;
+    int64_t
+        pack; /* elements at the end of extra_grads where a bucket's partial gradients are summed */
     struct mc_bucket *bucket;      /* [nbuckets] */
     struct mc_moment *need, *done; /* [nbuckets], ticks ascending; done: TRAIN */
     int nbuckets, cap_buckets;
@@ -164,16 +169,24 @@ mc_status mc_graph_add_value(struct mc_graph *g, int64_t cols, const struct mc_s
                              int node, int one_row, int *value, struct mc_err *err);
 mc_status mc_graph_add_node(struct mc_graph *g, const struct mc_op *op, const char *name, int layer,
                             int line, int *node, struct mc_err *err);
+/* ---- graph_param.c ---- */
+mc_status mc_graph_local_extent(const struct mc_graph *g, int64_t *n, int dim,
+                                const struct mc_sharding *sh, const char *what, struct mc_err *err);
+/* Parameter of a call of this full name for the node: its own, or an earlier one's further use. */
+mc_status mc_graph_bind_param(struct mc_graph *g, int node, const char *full, int layer,
+                              const struct mc_param_spec *s, int fused, struct mc_err *err);
+/* ---- graph_shard.c ---- */
 /* Axes of size 1 hold everything: any state on them is replicate. */
 void mc_graph_normalise(const struct mc_graph *g, struct mc_sharding *sh);
-/* value -> a value in state `want`: itself, or the output of inserted collectives. `who` opens
- * refusals ("line 3: layers.0: linear "attn.o": input 0"). */
-mc_status mc_graph_reshard(struct mc_graph *g, int value, const struct mc_sharding *want, int layer,
-                           int line, const char *who, int *out, struct mc_err *err);
-/* On a mesh, an input that is replicated on an axis where the work is split has a partial gradient:
- * inserts the marker whose backward sums it. */
-mc_status mc_graph_reshard_grad(struct mc_graph *g, int value, enum mc_axis axis, int layer,
-                                int line, int *out, struct mc_err *err);
+struct mc_asks { /* who asks for a value in another state */
+    int layer, line;
+    const char *who; /* opens refusals: "input 0" */
+    unsigned split;  /* bit a: it splits its work over axis a, so that its gradient of a value that
+                        is  replicated there is a partial sum */
+};
+/* value -> a value in state `want`: itself, or the output of inserted collectives. */
+mc_status mc_graph_reshard(struct mc_graph *g, int value, const struct mc_sharding *want,
+                           const struct mc_asks *by, int *out, struct mc_err *err);
 mc_status mc_graph_plan(struct mc_graph *g, struct mc_err *err);
 mc_status mc_graph_place(struct mc_graph *g, struct mc_err *err); /* stores and offsets */
 void mc_graph_fill_tables(const struct mc_graph *g);
@@ -183,6 +196,7 @@ void mc_graph_resolve(struct mc_graph *g, int slot);
 /* Parameters made from here on belong to a new bucket; close ends the last one. */
 mc_status mc_graph_open_bucket(struct mc_graph *g, struct mc_err *err);
 void mc_graph_close_bucket(struct mc_graph *g);
+int64_t mc_graph_pack_largest(const struct mc_graph *g);                 /* elements */
 mc_status mc_graph_moments(struct mc_graph *g, struct mc_err *err);      /* need, done */
 mc_status mc_graph_failed(const struct mc_graph *g, struct mc_err *err); /* its kept error */
 
@@ -193,7 +207,8 @@ extern const struct mc_op *const mc_ops_embed[],
                                                       *const mc_ops_rope[],
                                                           *const mc_ops_act[],
                                                               *const mc_ops_misc[],
-                                                                  *const mc_ops_loss[];
+                                                                  *const mc_ops_comm[],
+                                                                      *const mc_ops_loss[];
 /* A value's columns as heads of width d, whole ones on each rank; `what` names it in refusals. */
 mc_status mc_op_heads(const struct mc_op_infer *io, int in, int64_t d, const char *what,
                       int64_t *heads, struct mc_err *err);
@@ -201,11 +216,32 @@ double mc_rope_frequency(const double *attr, int64_t pair);
 double mc_rope_amplitude(const double *attr);
 int64_t mc_op_local_cols(const struct mc_op_infer *io, const struct mc_value_info *v);
 int64_t mc_op_local_rows(const struct mc_op_infer *io, const struct mc_value_info *v);
-void mc_op_want_whole(struct mc_value_info *v); /* partial sums must be summed first */
-void mc_op_want_cols(struct mc_value_info *v);  /* ... and all columns must be here */
+/* want[] = in[], less the states that the row does not say it takes: those are made whole first. */
+void mc_op_preset(struct mc_op_infer *io);
+void mc_op_want_cols(struct mc_op_infer *io, int k); /* all columns of input k must be here */
+/* After infer: no input is asked for in a state that the row does not take. */
+mc_status mc_op_check_states(const struct mc_op_infer *io, struct mc_err *err);
 mc_status mc_op_whole_number(const struct mc_op_infer *io, const char *key, double dfl, int64_t lo,
                              int64_t hi, int64_t *out, struct mc_err *err);
 static inline int64_t mc_op_rows(const struct mc_op_ctx *cx)
 {
-    return cx->e.b * cx->e.t;
+    return cx->rows;
 }
+/* y = scale x, rows of both. */
+void mc_op_scale(const struct mc_op_ctx *cx, int64_t rows, double scale, const struct mc_view *x,
+                 const struct mc_view *y);
+/* ---- op_comm.c ---- */
+enum { /* attrs of collectives: axis, what is cut or joined, whether the gradient that comes back is
+          a partial sum, neighbours that hold the same part, parts */
+       MC_COMM_AXIS,
+       MC_COMM_DIM,
+       MC_COMM_SPLIT,
+       MC_COMM_COPIES,
+       MC_COMM_PARTS
+};
+enum { MC_GROUP_MAX = 255 }; /* members of an axis; copies fit struct mc_place */
+/* all_gather of `n` elements a member, in member order, for ops that exchange what is no value. */
+void mc_op_all_gather(const struct mc_op_ctx *cx, enum mc_axis axis, const void *mine, void *all,
+                      int64_t n, enum mc_dtype dtype);
+void mc_op_all_reduce(const struct mc_op_ctx *cx, enum mc_axis axis, const void *in, void *out,
+                      int64_t n, enum mc_dtype dtype);

@@ -9,7 +9,8 @@
  * Pass 2: a store that is written in forward and read in backward lies in the slot, one after the
  * other; all others in temp, where two stores may overlap only if their lifetimes do not: largest
  * first, each into the smallest hole that holds it among those it meets. Offsets are multiples of
- * 64 bytes. I4  The plan is a function of the program alone. */
+ * 64 bytes. I4  The plan is a function of the program alone. I5  What a
+ * collective reads or writes never lies in a slice. */
 #include <stdlib.h>
 #include "../base/arena.h"
 #include "graph_int.h"
@@ -77,10 +78,12 @@ static int movable(const struct mc_graph *g, int src)
 }
 
 /* Piece w, written at tick t, over src. 1: done. 0: not allowed. -1: no memory. */
-static int over(struct mc_graph *g, int w, int src, int t)
+static int over(struct mc_graph *g, int w, int src, int t, int must)
 {
     struct mc_piece *p = &g->piece[w], *s = &g->piece[src];
     if (s->store < 0 || p->cols != s->cols || p->rows != s->rows || !dead_after(g, src, t))
+        return 0;
+    if (p->pinned && !must && g->store[s->store].cols != p->cols) /* I5 */
         return 0;
     if (p->group >= 0) {
         if (!movable(g, src))
@@ -135,7 +138,7 @@ static int place_step(struct mc_graph *g, int t)
         if (w < 0)
             continue;
         for (int c = 0; k == 0 && c < n && !done; c++) {
-            done = over(g, w, cand[c], t);
+            done = over(g, w, cand[c], t, must);
             if (done < 0)
                 return -1;
         }
@@ -256,7 +259,7 @@ static void count_memory(struct mc_graph *g)
     int train = g->cfg.mode == MC_GRAPH_TRAIN;
     m->params = mc_align_up((size_t)g->flat * g->elem, MC_ALIGN);
     m->grads = train ? mc_align_up((size_t)g->flat * g->wide_elem, MC_ALIGN) : 0;
-    m->extra_grads = train ? mc_align_up((size_t)g->extra * g->wide_elem, MC_ALIGN) : 0;
+    m->extra_grads = train ? mc_align_up((size_t)(g->extra + g->pack) * g->wide_elem, MC_ALIGN) : 0;
     m->slots = m->slot * (size_t)(train ? g->cfg.slots : 1);
     g->starts_offset = mc_align_up((size_t)g->table_elems * g->wide_elem, MC_ALIGN);
     m->tables = g->starts_offset;

@@ -11,7 +11,9 @@
  * itself where its row can add (MC_OPF_DACC) and nobody else calls the sum so far theirs, else by a
  * sum step. I4  A gradient that is shared (add: both inputs' is the output's) has as many *holders*
  * as values; only a sole holder may write over it. I5  Gradients of fused outputs are slices of one
- * buffer (a *group*), so that one GEMM reads them; one that cannot move there is copied.
+ * buffer (a *group*), so that one GEMM reads them; one that cannot move there is copied. I6  What a
+ * collective reads and writes is dense: no slice of a group. I7  Where an output is its input
+ * (all_reduce_grad) the two are one piece. I8  The program is the same on all ranks of a mesh.
  * graph_place.c then lays pieces into memory. Handle life; the calling thread. */
 #include <string.h>
 #include "../base/arena.h"
@@ -40,9 +42,18 @@ static int new_piece(struct mc_graph *g, int64_t rows, int64_t cols)
     return g->npieces++;
 }
 
+static int rows_split(const struct mc_gvalue *v)
+{
+    const struct mc_place *p = &v->sharding.on[MC_AXIS_TP];
+    return p->kind == MC_SHARD && p->dim == 0;
+}
+
 static int value_piece(struct mc_graph *g, int v)
 {
-    return new_piece(g, g->value[v].lrows, g->value[v].lcols);
+    int p = new_piece(g, g->value[v].lrows, g->value[v].lcols);
+    if (p >= 0)
+        g->piece[p].split = rows_split(&g->value[v]);
+    return p;
 }
 
 static int new_group(struct mc_graph *g, int64_t rows)
@@ -91,8 +102,15 @@ static struct mc_step *new_step(struct mc_graph *g, enum mc_step_kind kind, enum
         s->n.key = n->key;
         s->n.ldc = n->kv_cols;
         memcpy(s->n.attr, n->attr, sizeof n->attr);
-        for (int i = 0; i < n->nparams; i++)
-            s->n.param_rows[i] = g->param[n->param[i]].shape.dim[0];
+        for (int i = 0; i < n->nparams; i++) {
+            const struct mc_param *p = &g->param[n->param[i]];
+            s->n.param_rows[i] = p->shape.dim[0];
+            s->n.param_first[i] = p->box.lo[0];
+            s->n.param_end[i] = p->box.lo[0] + p->box.n[0];
+        }
+        /* a collective knows rows and parts itself */
+        s->split = !(n->op->flags & MC_OPF_COMM) &&
+                   rows_split(&g->value[n->nout > 0 ? n->out[0] : n->in[0]]);
     }
     s->n.elem = g->elem;
     return s;
@@ -133,6 +151,8 @@ static mc_status give_scratch(struct mc_graph *g, struct mc_step *s, struct mc_e
         return MC_OK;
     if (n->one_row)
         bound.b = bound.t = 1;
+    else if (s->split)
+        bound = (struct mc_extent){.b = 1, .t = g->value[n->out[0]].lrows};
     bytes = n->op->scratch(&s->n, s->verb, g->sizes, bound, g->cfg.threads);
     if (bytes == 0)
         return MC_OK;
@@ -140,6 +160,32 @@ static mc_status give_scratch(struct mc_graph *g, struct mc_step *s, struct mc_e
     if (p < 0)
         return mc_graph_nomem(err);
     writes(g, &s->scratch, p);
+    return MC_OK;
+}
+
+static mc_status emit_two(struct mc_graph *g, enum mc_step_kind kind, int a, int b, int *out,
+                          struct mc_err *err)
+{
+    struct mc_step *s = new_step(g, kind, MC_FORWARD, -1);
+    *out = new_piece(g, g->piece[a].rows, g->piece[a].cols);
+    if (!s || *out < 0)
+        return mc_graph_nomem(err);
+    s->split = g->piece[*out].split = g->piece[a].split;
+    reads(g, &s->in[0], a);
+    if (kind == MC_STEP_SUM)
+        reads(g, &s->in[1], b);
+    s->n.nin = kind == MC_STEP_SUM ? 2 : 1;
+    s->n.nout = 1;
+    writes(g, &s->out[0], *out);
+    return MC_OK;
+}
+
+/* I6: the piece itself, from now on bound to stay dense, or a copy of it. */
+static mc_status dense(struct mc_graph *g, int *piece, struct mc_err *err)
+{
+    if (g->piece[*piece].group >= 0)
+        MC_TRY(emit_two(g, MC_STEP_COPY, *piece, -1, piece, err));
+    g->piece[*piece].pinned = 1;
     return MC_OK;
 }
 
@@ -154,6 +200,12 @@ static mc_status emit_forward(struct plan *pl, int i, int again, struct mc_err *
         in[k] = pl->fwd[n->in[k]];
         if (again && in[k] != MC_TOKENS && pl->again[n->in[k]] >= 0)
             in[k] = pl->again[n->in[k]];
+        if (n->op->flags & MC_OPF_COMM && !(n->op->flags & MC_OPF_ALIAS))
+            MC_TRY(dense(g, &in[k], err));
+    }
+    if (n->op->flags & MC_OPF_ALIAS) { /* I7 */
+        (again ? pl->again : pl->fwd)[n->out[0]] = again ? pl->again[n->in[0]] : in[0];
+        return MC_OK;
     }
     struct mc_step *s = new_step(g, MC_STEP_VERB, MC_FORWARD, i);
     if (!s)
@@ -172,6 +224,7 @@ static mc_status emit_forward(struct plan *pl, int i, int again, struct mc_err *
             return mc_graph_nomem(err);
         if (group >= 0)
             join_group(g, p, group);
+        g->piece[p].pinned = (n->op->flags & MC_OPF_COMM) != 0;
         writes(g, &s->out[k], p);
         (again ? pl->again : pl->fwd)[n->out[k]] = p;
     }
@@ -227,22 +280,6 @@ static void hold(struct plan *pl, int v, int piece)
     pl->grad[v] = piece;
     if (piece >= 0)
         pl->g->piece[piece].holders++;
-}
-
-static mc_status emit_two(struct mc_graph *g, enum mc_step_kind kind, int a, int b, int *out,
-                          struct mc_err *err)
-{
-    struct mc_step *s = new_step(g, kind, MC_FORWARD, -1);
-    *out = new_piece(g, g->piece[a].rows, g->piece[a].cols);
-    if (!s || *out < 0)
-        return mc_graph_nomem(err);
-    reads(g, &s->in[0], a);
-    if (kind == MC_STEP_SUM)
-        reads(g, &s->in[1], b);
-    s->n.nin = kind == MC_STEP_SUM ? 2 : 1;
-    s->n.nout = 1;
-    writes(g, &s->out[0], *out);
-    return MC_OK;
 }
 
 /* A further contribution to the gradient of v (I3). */
@@ -336,6 +373,11 @@ static mc_status backward_input(struct plan *pl, int i, struct mc_err *err)
         pl->again[n->in[0]] = copy;
         copied = 1;
     }
+    if (op->flags & MC_OPF_COMM) { /* I6 */
+        int p = pl->grad[n->out[0]];
+        MC_TRY(dense(g, &p, err));
+        hold(pl, n->out[0], p);
+    }
     struct mc_step *s = new_step(g, MC_STEP_VERB, MC_BACKWARD_INPUT, i);
     if (!s)
         return mc_graph_nomem(err);
@@ -347,7 +389,7 @@ static mc_status backward_input(struct plan *pl, int i, struct mc_err *err)
         made[k] = value_piece(g, n->in[k]);
         if (made[k] < 0)
             return mc_graph_nomem(err);
-        if (op->flags & MC_OPF_DLOGITS)
+        if (op->flags & (MC_OPF_DLOGITS | MC_OPF_COMM))
             g->piece[made[k]].pinned = 1;
         if (op->flags & MC_OPF_DACC && so_far >= 0 && g->piece[so_far].holders == 1 &&
             g->piece[so_far].group < 0) { /* I3, I4: such rows have one input */
@@ -380,7 +422,7 @@ static mc_status backward_node(struct plan *pl, int i, struct mc_err *err)
     if (n->op->flags & MC_OPF_DSHARE && flows) { /* I4 */
         for (int k = 0; k < n->nin; k++)
             MC_TRY(contribute(pl, n->in[k], pl->grad[n->out[0]], err));
-    } else if (flows && (n->op->backward_input || n->op->flags & MC_OPF_INTERNAL))
+    } else if (flows && n->op->backward_input)
         MC_TRY(backward_input(pl, i, err));
     for (int k = 0; k < n->nout; k++) /* done with them */
         if (pl->grad[n->out[k]] >= 0)

@@ -9,8 +9,10 @@
  * buffers. I2  forward may run again (recompute) and must give the same bits. I3  backward_input
  * writes d(input) views; a value used by several nodes is summed by the graph, in the fixed order
  * of the backward list (last user first). A row with MC_OPF_DACC adds to d_in[0] instead when the
- * node says `acc`. I4  backward_weight adds to the gradient accumulators of the node's parameter
- * *uses*.
+ * node says `acc`. I5  On a mesh all ranks run the same verbs in the same order; a verb may
+ * communicate. Every backward is linear in d(output): so a gradient that is a partial sum over
+ * ranks may be carried on, and summed where the graph says. I4  backward_weight adds to the
+ * gradient accumulators of the node's parameter *uses*.
  */
 #pragma once
 #include <stddef.h>
@@ -66,8 +68,14 @@ struct mc_op_infer {
     struct mc_value_info in[MC_OP_IN];
     struct mc_extent bound; /* largest extents this graph runs */
     const int *axis_size;   /* [MC_NAXES] */
+    struct mc_place
+        stream;       /* on tp, of the model's stream: rows apart under sequence parallelism */
+    int is_head;      /* the call is the head's: its width is the vocabulary, may be padded */
+    int64_t kv_width; /* > 0: what it makes becomes keys or values of heads of this width, of which
+                         there may be fewer than tp */
     /* out */
-    struct mc_value_info want[MC_OP_IN]; /* state each input must be in; preset to in[] */
+    struct mc_value_info want[MC_OP_IN]; /* state each input must be in; preset to in[], as far as
+                                            the row takes it (MC_OPF_TAKES_...) */
     int nout;
     struct mc_value_info out[MC_OP_OUT];
     int nparams;
@@ -80,10 +88,15 @@ struct mc_op_infer {
 
 struct mc_node; /* graph_int.h: views in/out/d_in/d_out, params, grads, saved, scratch, attr, extent
                  */
+struct mc_mesh;
 struct mc_op_ctx { /* what a verb is given beside its node */
     const struct mc_kern_ops *kern;
     struct mc_pool *pool;
     struct mc_extent e;              /* actual */
+    int64_t rows, row0;              /* rows of the node's values here; which row is the first */
+    const int *coord, *axis_size;    /* [MC_NAXES]: this rank's place */
+    const struct mc_mesh *mesh;      /* NULL: one rank */
+    struct mc_err *err;              /* a verb that fails (a collective) fills it: the last verb */
     const int32_t *tokens, *targets; /* [rows] */
     const int64_t *logical_row;      /* [rows] global sample * seq + position: keys dropout */
     const int32_t *start; /* [rows] position at which the row's document begins; NULL when
@@ -108,7 +121,14 @@ enum mc_op_flag {
     MC_OPF_RANDOM = 64,    /* draws bits keyed by its full name: needs a name; off outside TRAIN */
     MC_OPF_TABLE = 128,    /* wants cos/sin tables of its attr (op_rope.c) */
     MC_OPF_INTERNAL = 256, /* made by the graph only; a recipe that calls it is refused */
-    MC_OPF_DOCUMENTS = 512 /* reads cx->start where attr[MC_ATTR_DOCUMENTS] is not 0 */
+    MC_OPF_COMM = 1024,    /* a collective: its operands are dense, rows without gaps */
+    MC_OPF_ALIAS = 2048,   /* its output *is* its input: no verb runs forward */
+    /* states in which the row takes inputs on a mesh; what it does not name is made whole before
+       it, so that a row which names none is right on every mesh */
+    MC_OPF_TAKES_PARTIAL = 4096, /* sums not yet summed: it is linear in them */
+    MC_OPF_TAKES_ROWS = 8192,    /* some rows: each row is worked on alone */
+    MC_OPF_TAKES_COLS = 16384,   /* some columns */
+    MC_OPF_DOCUMENTS = 512       /* reads cx->start where attr[MC_ATTR_DOCUMENTS] is not 0 */
 };
 struct mc_op {
     const char *name; /* "rmsnorm" */

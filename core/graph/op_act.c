@@ -19,7 +19,6 @@ static mc_status unary_infer(struct mc_op_infer *io, struct mc_err *err)
     io->attr[CAP] = cap;
     if (kind == MC_UNARY_GELU && mc_call_num(io->call, "erf", 0) != 0)
         kind = MC_UNARY_GELU_ERF;
-    mc_op_want_whole(&io->want[0]);
     io->out[0] = io->want[0];
     io->attr[KIND] = kind;
     io->nout = 1;
@@ -62,7 +61,6 @@ static mc_status swiglu_infer(struct mc_op_infer *io, struct mc_err *err)
     io->attr[KIND] = io->op->variant;
     if (io->op->variant == MC_GATE_GELU && mc_call_num(io->call, "erf", 0) != 0)
         io->attr[KIND] = MC_GATE_GELU_ERF;
-    mc_op_want_whole(&io->want[0]);
     io->want[1].sharding = io->want[0].sharding;
     io->out[0] = io->want[0];
     io->nout = 1;
@@ -103,13 +101,15 @@ static void swiglu_backward(const struct mc_node *n, const struct mc_op_ctx *cx)
 /* clang-format off */
 #define ACTIVATION(name_, doc_, kind_, ...)                                                        \
     &(const struct mc_op){.name = name_, .doc = doc_, .variant = kind_, .attrs = {__VA_ARGS__},    \
-                          .nin_min = 1, .nin_max = 1, .flags = MC_OPF_INPLACE | MC_OPF_DINPLACE,   \
+                          .nin_min = 1, .nin_max = 1, .flags = MC_OPF_INPLACE | MC_OPF_DINPLACE |  \
+                          MC_OPF_TAKES_ROWS | MC_OPF_TAKES_COLS,                                   \
                           .keeps_in_for_input = 1, .infer = unary_infer, .forward = unary_forward, \
                           .backward_input = unary_backward, .deterministic = 1}
 
 #define GATE(name_, doc_, gate_, ...)                                                              \
     &(const struct mc_op){.name = name_, .doc = doc_, .variant = gate_, .attrs = {__VA_ARGS__},    \
                           .nin_min = 2, .nin_max = 2, .keeps_in_for_input = 3,                     \
+                          .flags = MC_OPF_TAKES_ROWS | MC_OPF_TAKES_COLS,                          \
                           .infer = swiglu_infer, .forward = swiglu_forward,                        \
                           .backward_input = swiglu_backward, .deterministic = 1}
 

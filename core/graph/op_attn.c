@@ -13,8 +13,9 @@
  *
  * I1  In an INFER graph attention keeps its keys and values in a cache, [bound.t, KV*D] each, and
  *     reads positions 0 .. pos0 + t - 1 from it.
- * I2  On a mesh heads lie over tp: q, k and v all in the same state, so that a coordinate has whole
- *     heads and the key heads that its query heads read.
+ * I2  On a mesh heads lie over tp: q, k and v all apart, so that a coordinate has whole heads and
+ *     the key heads that its query heads read; with fewer key heads than tp, tp / KV neighbours
+ *     hold the same one, whose gradient is then the sum over them.
  * Memory: none. Threads: the one that runs the graph; kernels use the pool. */
 #include <math.h>
 #include "graph_int.h"
@@ -58,9 +59,12 @@ static mc_status attention_infer(struct mc_op_infer *io, struct mc_err *err)
         apart |= io->in[i].sharding.on[MC_AXIS_TP].kind == MC_SHARD &&
                  io->in[i].sharding.on[MC_AXIS_TP].dim == 1;
     for (int i = 0; i < 3; i++) { /* all heads here, or all apart: a mix would pair wrong heads */
+        int64_t n = io->in[i].cols / d, tp = io->axis_size[MC_AXIS_TP];
         io->want[i].sharding = (struct mc_sharding){0};
         if (apart)
             io->want[i].sharding.on[MC_AXIS_TP] = (struct mc_place){.kind = MC_SHARD, .dim = 1};
+        if (apart && i > 0 && n > 0 && n < tp && tp % n == 0) /* I2 */
+            io->want[i].sharding.on[MC_AXIS_TP].copies = (uint8_t)(tp / n);
     }
     MC_TRY(mc_op_heads(io, 0, d, "q", &h, err));
     MC_TRY(mc_op_heads(io, 1, d, "k", &kv, err));
@@ -189,7 +193,7 @@ static const struct mc_op attention_row = {
            "less",
     .nin_min = 3,
     .nin_max = 3,
-    .flags = MC_OPF_NEEDS_KV | MC_OPF_DOCUMENTS,
+    .flags = MC_OPF_NEEDS_KV | MC_OPF_DOCUMENTS | MC_OPF_TAKES_COLS,
     .keeps_in_for_input = 7,
     .keeps_out_for_input = 1,
     .infer = attention_infer,

@@ -2,9 +2,10 @@
  *
  * embedding   tokens (rows) -> y (rows, C): y[r] = w[token[r]], w (vocab, C)
  * positions   x (rows, C)   -> y (rows, C): y[r] = x[r] + w[position of r], w (max, C)
- * On a mesh the embedding's rows lie over tp (each coordinate adds zero for ids it does not hold),
- * so that its output is partial. I1  Neither passes a gradient to token ids; positions pass theirs
- * through unchanged. Runs on the thread that calls the graph; kernels use the pool. */
+ * On a mesh the embedding's rows lie over tp, padded (each coordinate gives zeros for ids it does
+ * not hold), so that its output is partial; positions may be added to some rows on each. I1 Neither
+ * passes a gradient to token ids; positions pass theirs through unchanged. Runs on the thread that
+ * calls the graph; kernels use the pool. */
 #include "graph_int.h"
 
 static mc_status embedding_infer(struct mc_op_infer *io, struct mc_err *err)
@@ -26,7 +27,8 @@ static mc_status embedding_infer(struct mc_op_infer *io, struct mc_err *err)
                                           .cls = MC_PARAM_EMBEDDING,
                                           .init = MC_INIT_NORMAL,
                                           .std = mc_call_num(io->call, "std", io->model->init_std)};
-    io->param[0].sharding.on[MC_AXIS_TP] = (struct mc_place){.kind = MC_SHARD, .dim = 0};
+    io->param[0].sharding.on[MC_AXIS_TP] =
+        (struct mc_place){.kind = MC_SHARD, .dim = 0, .how = MC_PADDED};
     io->nout = io->nparams = 1;
     return MC_OK;
 }
@@ -37,8 +39,11 @@ static struct mc_embed embed_args(const struct mc_node *n, const struct mc_op_ct
                              .vocab = n->param_rows[0],
                              .t = cx->e.t,
                              .pos0 = cx->e.pos0,
+                             .row0 = cx->row0,
                              .ids = cx->tokens,
-                             .w = n->param[0]};
+                             .w = n->param[0],
+                             .first = n->param_first[0],
+                             .end = n->param_end[0]};
 }
 
 static void embedding_forward(const struct mc_node *n, const struct mc_op_ctx *cx)
@@ -67,9 +72,7 @@ static mc_status positions_infer(struct mc_op_infer *io, struct mc_err *err)
     if (max < io->bound.t)
         return mc_err_set(err, MC_E_RECIPE, "max is %lld positions, sequences have up to %lld",
                           (long long)max, (long long)io->bound.t);
-    /* Every row is needed whole, and the row's place in its sequence: no shard of any kind. */
-    io->want[0].sharding = (struct mc_sharding){0};
-    io->out[0].cols = io->in[0].cols;
+    io->out[0] = io->want[0];
     io->param[0] = (struct mc_param_spec){.suffix = "weight",
                                           .shape = mc_shape_2(max, io->in[0].cols),
                                           .cls = MC_PARAM_POSITION,
@@ -113,7 +116,7 @@ static const struct mc_op positions_row = {.name = "positions",
                                            .doc = "y[r] = x[r] + weight[position of r]",
                                            .nin_min = 1,
                                            .nin_max = 1,
-                                           .flags = MC_OPF_DSHARE, /* I1 */
+                                           .flags = MC_OPF_DSHARE | MC_OPF_TAKES_ROWS, /* I1 */
                                            .infer = positions_infer,
                                            .forward = positions_forward,
                                            .backward_weight = positions_backward,

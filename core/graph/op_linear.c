@@ -8,12 +8,26 @@
  * I1  params: all weights, then all biases; views [0 .. nout) are column slices with one ld.
  * I2  K of a product is never split, so bits do not depend on threads.
  * On a mesh: "column" keeps rows of W (columns of y) apart, x must be whole; "row" keeps columns of
- * W apart, x must be sharded by columns, y is partial; its bias belongs to coordinate 0 alone, so
- * that the sum adds it once. "none" computes the same on every coordinate. */
+ * W apart, x must be sharded by columns, y is partial; its bias is added on coordinate 0 alone, so
+ * that the sum adds it once, but all coordinates see the whole d(y) and compute its whole gradient.
+ * "none" computes the same on every coordinate, or some rows on each. A column linear whose heads
+ * become keys or values and are fewer than tp is held in copies: neighbours compute the same head,
+ * and the gradient of its weight is the sum over them. That of the head may be padded: its rows are
+ * the vocabulary's, which tp need not divide. */
 #include <string.h>
 #include "graph_int.h"
 
 enum { HAS_BIAS = 0, IS_ROW = 1 }; /* attr */
+
+/* How many neighbours on tp hold the same key or value heads. */
+static uint8_t copies(const struct mc_op_infer *io, int64_t n)
+{
+    int tp = io->axis_size[MC_AXIS_TP];
+    int64_t heads = io->kv_width > 0 ? n / io->kv_width : 0;
+    if (heads == 0 || n % io->kv_width != 0 || heads >= tp || tp % heads != 0)
+        return 0; /* each its own; what does not divide is refused where the heads are used */
+    return (uint8_t)(tp / heads);
+}
 
 static mc_status linear_infer(struct mc_op_infer *io, struct mc_err *err)
 {
@@ -47,15 +61,18 @@ static mc_status linear_infer(struct mc_op_infer *io, struct mc_err *err)
     if (strcmp(shard, "column") == 0) {
         *in = (struct mc_place){.kind = MC_REPLICATE};
         *w = by_rows;
-        *out = by_cols;
+        w->how = io->is_head || tied[0] ? MC_PADDED : MC_CONTIGUOUS;
+        w->copies = copies(io, n);
+        *out = *w;
+        out->dim = 1;
         if (bias)
-            io->param[1].sharding.on[MC_AXIS_TP] = by_rows;
+            io->param[1].sharding.on[MC_AXIS_TP] = *w;
     } else if (strcmp(shard, "row") == 0) {
         *in = by_cols;
         *w = by_cols;
         *out = (struct mc_place){.kind = MC_PARTIAL};
     } else if (strcmp(shard, "none") == 0) {
-        mc_op_want_cols(&io->want[0]);
+        mc_op_want_cols(io, 0);
         io->out[0].sharding = io->want[0].sharding;
     } else {
         static const char *const words[] = {"column", "row", "none"};
@@ -93,6 +110,8 @@ static void linear_forward(const struct mc_node *n, const struct mc_op_ctx *cx)
                         .ldc = n->out[0].ld,
                         .alpha = 1,
                         .bias = n->attr[HAS_BIAS] != 0 ? n->param[n->nout] : NULL};
+    if (n->attr[IS_ROW] != 0 && cx->coord[MC_AXIS_TP] != 0)
+        g.bias = NULL; /* the sum over tp adds coordinate 0's */
     cx->kern->gemm(cx->pool, &g);
 }
 
@@ -152,7 +171,8 @@ static const struct mc_op linear_row = {.name = "linear",
                                         .doc = "y = x weight^T + bias, weight [out, in]",
                                         .nin_min = 1,
                                         .nin_max = 1,
-                                        .flags = MC_OPF_DACC,
+                                        .flags =
+                                            MC_OPF_DACC | MC_OPF_TAKES_ROWS | MC_OPF_TAKES_COLS,
                                         .keeps_in_for_weight = 1,
                                         .infer = linear_infer,
                                         .forward = linear_forward,

@@ -1,12 +1,11 @@
-/* op_misc.c - add, scale, dropout, and what the graph itself inserts.
+/* op_misc.c - add, scale, dropout, and the last row.
  *
  * add      z = x + y; both in the same state. Its backward runs nothing: the gradient of either
  * input *is* the gradient of the output (MC_OPF_DSHARE); the planner makes that safe. scale    y =
  * scale x.   dropout  y = x keep / (1 - p), keep drawn by integer compare from Philox keyed by
  * (seed, full name), indexed by logical row and column: the same on every layout, and the same
- * again when it is run again or backward. last_row INFER: the one row whose logits are wanted.
- * all_reduce, all_gather, reduce_scatter, scatter, all_reduce_grad: records of what a mesh needs.
- * They have no verbs, because a group of more than one rank is refused when the graph is bound. */
+ * again when it is run again or backward. last_row INFER: the one row whose logits are wanted. On a
+ * mesh two partial sums are added as they are, and summed once, later. */
 #include "graph_int.h"
 
 /* -- add, scale ------------------------------------------------------------------------------- */
@@ -23,6 +22,8 @@ static mc_status add_infer(struct mc_op_infer *io, struct mc_err *err)
             want = *x;
         else if (y->kind == MC_SHARD)
             want = *y;
+        else if (x->kind == MC_PARTIAL && y->kind == MC_PARTIAL)
+            want = *x;
         io->want[0].sharding.on[a] = io->want[1].sharding.on[a] = want;
     }
     io->out[0] = io->want[0];
@@ -55,10 +56,10 @@ static mc_status scale_infer(struct mc_op_infer *io, struct mc_err *err)
     return MC_OK;
 }
 
-static void scale_run(const struct mc_op_ctx *cx, double s, const struct mc_view *x,
-                      const struct mc_view *y)
+void mc_op_scale(const struct mc_op_ctx *cx, int64_t rows, double s, const struct mc_view *x,
+                 const struct mc_view *y)
 {
-    struct mc_add a = {.m = mc_op_rows(cx),
+    struct mc_add a = {.m = rows,
                        .c = x->c,
                        .x = x->p,
                        .ldx = x->ld,
@@ -72,24 +73,29 @@ static void scale_run(const struct mc_op_ctx *cx, double s, const struct mc_view
 
 static void scale_forward(const struct mc_node *n, const struct mc_op_ctx *cx)
 {
-    scale_run(cx, n->attr[0], &n->in[0], &n->out[0]);
+    mc_op_scale(cx, mc_op_rows(cx), n->attr[0], &n->in[0], &n->out[0]);
 }
 
 static void scale_backward(const struct mc_node *n, const struct mc_op_ctx *cx)
 {
-    scale_run(cx, n->attr[0], &n->d_out[0], &n->d_in[0]);
+    mc_op_scale(cx, mc_op_rows(cx), n->attr[0], &n->d_out[0], &n->d_in[0]);
 }
 
 /* -- dropout ---------------------------------------------------------------------------------- */
+
+enum { P, WIDTH, COPIES }; /* logical columns; copies of a part, 0: all columns are here */
 
 static mc_status dropout_infer(struct mc_op_infer *io, struct mc_err *err)
 {
     double p = mc_call_num(io->call, "p", io->model->dropout);
     if (!(p >= 0 && p < 1))
         return mc_err_set(err, MC_E_RECIPE, "p is %g; it must be at least 0 and below 1", p);
-    mc_op_want_cols(&io->want[0]); /* whole rows: draws are indexed by logical column */
+    const struct mc_place *at = &io->want[0].sharding.on[MC_AXIS_TP];
     io->out[0] = io->want[0];
-    io->attr[0] = p;
+    io->attr[P] = p;
+    io->attr[WIDTH] = (double)io->in[0].cols;
+    if (at->kind == MC_SHARD && at->dim == 1)
+        io->attr[COPIES] = at->copies + !at->copies;
     io->nout = 1;
     return MC_OK;
 }
@@ -97,16 +103,22 @@ static mc_status dropout_infer(struct mc_op_infer *io, struct mc_err *err)
 static void dropout_run(const struct mc_node *n, const struct mc_op_ctx *cx,
                         const struct mc_view *x, const struct mc_view *y)
 {
+    int copies = (int)n->attr[COPIES];
     struct mc_dropout d = {.m = mc_op_rows(cx),
                            .c = x->c,
                            .x = x->p,
                            .ldx = x->ld,
                            .y = y->p,
                            .ldy = y->ld,
-                           .p = n->attr[0],
+                           .p = n->attr[P],
                            .key = n->key,
                            .step = (uint64_t)cx->step,
-                           .row = cx->logical_row};
+                           .width = (int64_t)n->attr[WIDTH],
+                           .col0 = copies ? cx->coord[MC_AXIS_TP] / copies * x->c : 0};
+    if (cx->logical_row)
+        d.row = cx->logical_row + cx->row0;
+    else
+        d.first = (uint64_t)(cx->row0 * d.width);
     cx->kern->dropout(cx->pool, &d);
 }
 
@@ -126,41 +138,32 @@ static void last_row_forward(const struct mc_node *n, const struct mc_op_ctx *cx
 {
     /* the graph gives the whole extent here: rows t, of which the last is wanted */
     struct mc_view last = n->in[0];
-    struct mc_op_ctx one = *cx;
     last.p = (char *)last.p + (size_t)((mc_op_rows(cx) - 1) * last.ld) * n->elem;
-    one.e.b = one.e.t = 1;
-    scale_run(&one, 1, &last, &n->out[0]);
+    mc_op_scale(cx, 1, 1, &last, &n->out[0]);
 }
 
 /* clang-format off */
-#define RECORD(name_, doc_)                                                                        \
-    &(const struct mc_op){.name = name_, .doc = doc_, .nin_min = 1, .nin_max = 1,                  \
-                          .flags = MC_OPF_INTERNAL, .deterministic = 1}
-
 const struct mc_op *const mc_ops_misc[] = {
     &(const struct mc_op){.name = "add", .doc = "z = x + y", .nin_min = 2, .nin_max = 2,
-                          .flags = MC_OPF_INPLACE | MC_OPF_DSHARE, .infer = add_infer,
+                          .flags = MC_OPF_INPLACE | MC_OPF_DSHARE | MC_OPF_TAKES_PARTIAL |
+                                   MC_OPF_TAKES_ROWS | MC_OPF_TAKES_COLS,
+                          .infer = add_infer,
                           .forward = add_forward, .deterministic = 1},
     &(const struct mc_op){.name = "scale", .doc = "y = scale x", .nin_min = 1, .nin_max = 1,
-                          .flags = MC_OPF_INPLACE | MC_OPF_DINPLACE, .infer = scale_infer,
+                          .flags = MC_OPF_INPLACE | MC_OPF_DINPLACE | MC_OPF_TAKES_PARTIAL |
+                                   MC_OPF_TAKES_ROWS | MC_OPF_TAKES_COLS,
+                          .infer = scale_infer,
                           .forward = scale_forward, .backward_input = scale_backward,
                           .attrs = {"scale"}, .deterministic = 1},
     &(const struct mc_op){.name = "dropout",
                           .doc = "each element 0 with probability p, else x / (1 - p); TRAIN only",
                           .nin_min = 1, .nin_max = 1,
-                          .flags = MC_OPF_INPLACE | MC_OPF_DINPLACE | MC_OPF_RANDOM,
+                          .flags = MC_OPF_INPLACE | MC_OPF_DINPLACE | MC_OPF_RANDOM |
+                                   MC_OPF_TAKES_ROWS | MC_OPF_TAKES_COLS,
                           .infer = dropout_infer, .forward = dropout_forward,
                           .backward_input = dropout_backward, .attrs = {"p"}, .deterministic = 1},
     &(const struct mc_op){.name = "last_row", .doc = "the last row alone", .nin_min = 1,
                           .nin_max = 1, .flags = MC_OPF_INTERNAL, .forward = last_row_forward,
                           .deterministic = 1},
-    &(const struct mc_op){.name = "all_reduce",
-                          .doc = "sums partial values over an axis; its gradient passes unchanged",
-                          .nin_min = 1, .nin_max = 1, .deterministic = 1,
-                          .flags = MC_OPF_INTERNAL | MC_OPF_INPLACE | MC_OPF_DSHARE},
-    RECORD("all_gather", "joins parts along dim over an axis; its gradient is scattered back"),
-    RECORD("reduce_scatter", "sums partial values and keeps one's part; its gradient is gathered"),
-    RECORD("scatter", "keeps one's own rows of a replicated value; its gradient is gathered"),
-    RECORD("all_reduce_grad", "passes unchanged; its gradient is summed over an axis"),
     NULL};
 /* clang-format on */

@@ -21,11 +21,10 @@ static mc_status norm_infer(struct mc_op_infer *io, struct mc_err *err)
         return mc_err_set(err, MC_E_RECIPE, "eps is %g; it must be in 0 .. 1", eps);
     if (mc_call_attr(io->call, "head_dim")) {
         MC_TRY(mc_op_whole_number(io, "head_dim", 0, 1, 65536, &width, err));
-        mc_op_want_whole(&io->want[0]);
         MC_TRY(mc_op_heads(io, 0, width, "its input", &heads, err));
         heads = mc_op_local_cols(io, &io->want[0]) / width;
     } else
-        mc_op_want_cols(&io->want[0]);
+        mc_op_want_cols(io, 0);
     io->attr[HEADS] = (double)heads;
     io->attr[UNIT] = mc_call_num(io->call, "unit_offset", 0) != 0;
     io->out[0] = io->want[0];
@@ -106,37 +105,37 @@ static size_t norm_scratch(const struct mc_node *n, enum mc_verb verb, const str
                : 0;
 }
 
-static const struct mc_op rmsnorm_row = {.name = "rmsnorm",
-                                         .doc =
-                                             "y = x / sqrt(mean(x^2) + eps) * weight; "
-                                             "head_dim: of each head; unit_offset: * (1 + weight)",
-                                         .nin_min = 1,
-                                         .nin_max = 1,
-                                         .flags = MC_OPF_DACC,
-                                         .keeps_in_for_input = 1,
-                                         .keeps_in_for_weight = 1,
-                                         .infer = norm_infer,
-                                         .forward = norm_forward,
-                                         .backward_input = norm_backward_input,
-                                         .backward_weight = norm_backward_weight,
-                                         .scratch = norm_scratch,
-                                         .attrs = {"eps", "head_dim", "unit_offset"},
-                                         .deterministic = 1,
-                                         .variant = 0};
-static const struct mc_op layernorm_row = {.name = "layernorm",
-                                           .doc =
-                                               "y = (x - mean) / sqrt(var + eps) * weight + bias",
-                                           .nin_min = 1,
-                                           .nin_max = 1,
-                                           .flags = MC_OPF_DACC,
-                                           .keeps_in_for_input = 1,
-                                           .keeps_in_for_weight = 1,
-                                           .infer = norm_infer,
-                                           .forward = norm_forward,
-                                           .backward_input = norm_backward_input,
-                                           .backward_weight = norm_backward_weight,
-                                           .scratch = norm_scratch,
-                                           .attrs = {"eps"},
-                                           .deterministic = 1,
-                                           .variant = 1};
+static const struct mc_op rmsnorm_row = {
+    .name = "rmsnorm",
+    .doc = "y = x / sqrt(mean(x^2) + eps) * weight; "
+           "head_dim: of each head; unit_offset: * (1 + weight)",
+    .nin_min = 1,
+    .nin_max = 1,
+    .flags = MC_OPF_DACC | MC_OPF_TAKES_ROWS | MC_OPF_TAKES_COLS,
+    .keeps_in_for_input = 1,
+    .keeps_in_for_weight = 1,
+    .infer = norm_infer,
+    .forward = norm_forward,
+    .backward_input = norm_backward_input,
+    .backward_weight = norm_backward_weight,
+    .scratch = norm_scratch,
+    .attrs = {"eps", "head_dim", "unit_offset"},
+    .deterministic = 1,
+    .variant = 0};
+static const struct mc_op layernorm_row = {
+    .name = "layernorm",
+    .doc = "y = (x - mean) / sqrt(var + eps) * weight + bias",
+    .nin_min = 1,
+    .nin_max = 1,
+    .flags = MC_OPF_DACC | MC_OPF_TAKES_ROWS | MC_OPF_TAKES_COLS,
+    .keeps_in_for_input = 1,
+    .keeps_in_for_weight = 1,
+    .infer = norm_infer,
+    .forward = norm_forward,
+    .backward_input = norm_backward_input,
+    .backward_weight = norm_backward_weight,
+    .scratch = norm_scratch,
+    .attrs = {"eps"},
+    .deterministic = 1,
+    .variant = 1};
 const struct mc_op *const mc_ops_norm[] = {&rmsnorm_row, &layernorm_row, NULL};

@@ -168,11 +168,6 @@ static mc_status rope_infer(struct mc_op_infer *io, struct mc_err *err)
         return mc_err_set(err, MC_E_RECIPE, "layout is \"%s\"; it is \"half\" or \"interleaved\"",
                           layout);
     MC_TRY(scaling_kind(io->call, &kind, err));
-    /* the position of each row must be known: rows of a sequence stay together */
-    mc_op_want_whole(&io->want[0]);
-    for (int a = 0; a < MC_NAXES; a++)
-        if (io->want[0].sharding.on[a].kind == MC_SHARD && io->want[0].sharding.on[a].dim == 0)
-            io->want[0].sharding.on[a] = (struct mc_place){.kind = MC_REPLICATE};
     MC_TRY(mc_op_heads(io, 0, d, "its input", &heads, err));
     io->out[0] = io->want[0];
     io->attr[THETA] = theta;
@@ -222,7 +217,7 @@ static const struct mc_op rope_row = {
     .doc = "turns pairs of each head by position x frequency; frequencies may be scaled",
     .nin_min = 1,
     .nin_max = 1,
-    .flags = MC_OPF_INPLACE | MC_OPF_DINPLACE | MC_OPF_TABLE,
+    .flags = MC_OPF_INPLACE | MC_OPF_DINPLACE | MC_OPF_TABLE | MC_OPF_TAKES_COLS,
     .infer = rope_infer,
     .forward = rope_forward,
     .backward_input = rope_backward,

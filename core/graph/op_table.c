@@ -16,8 +16,9 @@ static pthread_once_t g_once = PTHREAD_ONCE_INIT;
 
 static void join_families(void)
 {
-    const struct mc_op *const *families[] = {mc_ops_embed, mc_ops_linear, mc_ops_norm, mc_ops_attn,
-                                             mc_ops_rope,  mc_ops_act,    mc_ops_misc, mc_ops_loss};
+    const struct mc_op *const *families[] = {mc_ops_embed, mc_ops_linear, mc_ops_norm,
+                                             mc_ops_attn,  mc_ops_rope,   mc_ops_act,
+                                             mc_ops_misc,  mc_ops_comm,   mc_ops_loss};
     for (size_t f = 0; f < sizeof families / sizeof families[0]; f++)
         for (const struct mc_op *const *op = families[f]; *op; op++) {
             for (int i = 0; i < g_nall; i++)
@@ -118,12 +119,15 @@ mc_status mc_op_whole_number(const struct mc_op_infer *io, const char *key, doub
 
 /* -- States ----------------------------------------------------------------------------------- */
 
+/* Memory of an extent on any rank; graph_build.c refuses what does not divide. */
 static int64_t local(const struct mc_op_infer *io, const struct mc_value_info *v, int dim,
                      int64_t n)
 {
     for (int a = 0; a < MC_NAXES; a++)
-        if (v->sharding.on[a].kind == MC_SHARD && v->sharding.on[a].dim == dim)
-            n /= io->axis_size[a];
+        if (v->sharding.on[a].kind == MC_SHARD && v->sharding.on[a].dim == dim) {
+            int parts = mc_place_parts(&v->sharding.on[a], io->axis_size[a]);
+            n = (n + parts - 1) / parts;
+        }
     return n;
 }
 
@@ -140,28 +144,61 @@ int64_t mc_op_local_rows(const struct mc_op_infer *io, const struct mc_value_inf
 mc_status mc_op_heads(const struct mc_op_infer *io, int in, int64_t d, const char *what,
                       int64_t *heads, struct mc_err *err)
 {
-    int64_t mine = mc_op_local_cols(io, &io->want[in]);
+    const struct mc_place *p = &io->want[in].sharding.on[MC_AXIS_TP];
+    int parts =
+        p->kind == MC_SHARD && p->dim == 1 ? mc_place_parts(p, io->axis_size[MC_AXIS_TP]) : 1;
     if (io->in[in].cols % d != 0)
         return mc_err_set(err, MC_E_RECIPE, "%s has %lld columns, not whole heads of head_dim %lld",
                           what, (long long)io->in[in].cols, (long long)d);
-    if (mine % d != 0)
-        return mc_err_set(err, MC_E_RECIPE, "%s has %lld heads, which tp = %d does not divide",
-                          what, (long long)(io->in[in].cols / d), io->axis_size[MC_AXIS_TP]);
     *heads = io->in[in].cols / d;
+    if (*heads % parts != 0)
+        return mc_err_set(err, MC_E_RECIPE, "%s has %lld heads, which tp = %d does not divide",
+                          what, (long long)*heads, io->axis_size[MC_AXIS_TP]);
     return MC_OK;
 }
 
-void mc_op_want_whole(struct mc_value_info *v)
+void mc_op_preset(struct mc_op_infer *io)
 {
-    for (int a = 0; a < MC_NAXES; a++)
-        if (v->sharding.on[a].kind == MC_PARTIAL)
-            v->sharding.on[a] = (struct mc_place){.kind = MC_REPLICATE};
+    int flags = io->op->flags;
+    struct mc_place rows = flags & MC_OPF_TAKES_ROWS ? io->stream : (struct mc_place){0};
+    for (int k = 0; k < io->nin; k++) {
+        io->want[k] = io->in[k];
+        for (int a = 0; a < MC_NAXES; a++) {
+            struct mc_place *p = &io->want[k].sharding.on[a];
+            if (p->kind == MC_PARTIAL && !(flags & MC_OPF_TAKES_PARTIAL))
+                *p = a == MC_AXIS_TP ? rows : (struct mc_place){0};
+            else if (p->kind == MC_SHARD &&
+                     !(flags & (p->dim == 0 ? MC_OPF_TAKES_ROWS : MC_OPF_TAKES_COLS)))
+                *p = (struct mc_place){0};
+        }
+    }
 }
 
-void mc_op_want_cols(struct mc_value_info *v)
+void mc_op_want_cols(struct mc_op_infer *io, int k)
 {
-    mc_op_want_whole(v);
-    for (int a = 0; a < MC_NAXES; a++)
-        if (v->sharding.on[a].kind == MC_SHARD && v->sharding.on[a].dim == 1)
-            v->sharding.on[a] = (struct mc_place){.kind = MC_REPLICATE};
+    for (int a = 0; a < MC_NAXES; a++) {
+        struct mc_place *p = &io->want[k].sharding.on[a];
+        if (p->kind == MC_SHARD && p->dim == 1)
+            *p = (struct mc_place){.kind = MC_REPLICATE};
+    }
+}
+
+mc_status mc_op_check_states(const struct mc_op_infer *io, struct mc_err *err)
+{
+    for (int k = 0; k < io->nin; k++)
+        for (int a = 0; a < MC_NAXES; a++) {
+            const struct mc_place *p = &io->want[k].sharding.on[a];
+            int flag = p->kind == MC_PARTIAL ? MC_OPF_TAKES_PARTIAL
+                       : p->dim == 0         ? MC_OPF_TAKES_ROWS
+                                             : MC_OPF_TAKES_COLS;
+            char s[96];
+            if (p->kind == MC_REPLICATE || io->op->flags & flag)
+                continue;
+            mc_sharding_print(&io->want[k].sharding, s, sizeof s);
+            return mc_err_set(err, MC_E_BUG,
+                              "asks for input %d in state %s, which its row does "
+                              "not say it takes",
+                              k, s);
+        }
+    return MC_OK;
 }

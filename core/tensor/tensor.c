@@ -1,10 +1,12 @@
 /* tensor.c - logical shapes, shardings and boxes. Floor 1 (tensor).
  *
- * I1  Pure arithmetic on extents; a shape that does not divide is refused, never rounded.
+ * I1  Pure arithmetic on extents; a shape that does not divide is refused, never rounded, unless
+ *     the sharding says that its parts are padded.
  * I2  When several mesh axes cut one dimension, they cut in the order of enum mc_axis: tp first
  *     (outermost part), then cp, ep, dp, pp inside it. So the parts of a tp rank are contiguous and
  *     an optimizer shard over dp is a piece of the tp-local tensor.
- * I3  The boxes of all coordinates of the axes that shard are disjoint and cover the tensor.
+ * I3  The boxes of all coordinates of the axes that shard are disjoint (copies: the same) and cover
+ *     the tensor.
  *
  * Memory: none. Threads: any. */
 #include "tensor.h"
@@ -56,6 +58,31 @@ int64_t mc_box_count(const struct mc_box *b)
     return n;
 }
 
+int mc_place_same(const struct mc_place *a, const struct mc_place *b)
+{
+    if (a->kind != b->kind)
+        return 0;
+    return a->kind != MC_SHARD || (a->dim == b->dim && a->how == b->how &&
+                                   a->copies + !a->copies == b->copies + !b->copies);
+}
+
+int mc_place_parts(const struct mc_place *p, int size)
+{
+    return size / (p->copies + !p->copies);
+}
+
+int mc_place_part(const struct mc_place *p, int coord)
+{
+    return coord / (p->copies + !p->copies);
+}
+
+void mc_part_of(int64_t extent, int parts, int part, int64_t *lo, int64_t *n)
+{
+    int64_t each = (extent + parts - 1) / parts;
+    *lo = part * each < extent ? part * each : extent;
+    *n = extent - *lo < each ? extent - *lo : each;
+}
+
 int mc_box_of(const struct mc_shape *s, const struct mc_sharding *sh, const int coord[MC_NAXES],
               const int size[MC_NAXES], struct mc_box *box)
 {
@@ -66,11 +93,15 @@ int mc_box_of(const struct mc_shape *s, const struct mc_sharding *sh, const int 
             continue;
         if (p->how == MC_ZIGZAG) /* two pieces: no single box */
             return 0;
-        if (p->dim >= s->nd || size[a] < 1 || coord[a] < 0 || coord[a] >= size[a] ||
-            b.n[p->dim] % size[a] != 0) /* I1 */
+        int64_t lo, n;
+        int parts = mc_place_parts(p, size[a]);
+        if (p->dim >= s->nd || coord[a] < 0 || coord[a] >= size[a] || parts < 1 ||
+            (p->copies > 1 && size[a] % p->copies != 0) ||
+            (p->how != MC_PADDED && b.n[p->dim] % parts != 0)) /* I1 */
             return 0;
-        b.n[p->dim] /= size[a];
-        b.lo[p->dim] += coord[a] * b.n[p->dim];
+        mc_part_of(b.n[p->dim], parts, mc_place_part(p, coord[a]), &lo, &n);
+        b.lo[p->dim] += lo;
+        b.n[p->dim] = n;
     }
     *box = b;
     return 1;
@@ -84,7 +115,7 @@ const char *mc_axis_name(enum mc_axis a)
 
 void mc_sharding_print(const struct mc_sharding *sh, char *dst, int cap)
 {
-    static const char *const how[] = {"", ",zigzag", ",expert"};
+    static const char *const how[] = {"", ",zigzag", ",expert", ",padded"};
     int n = 0;
     if (cap < 1)
         return;
@@ -93,8 +124,9 @@ void mc_sharding_print(const struct mc_sharding *sh, char *dst, int cap)
         const struct mc_place *p = &sh->on[a];
         char part[32];
         if (p->kind == MC_SHARD)
-            snprintf(part, sizeof part, "%s:shard(%d%s)", mc_axis_name((enum mc_axis)a), p->dim,
-                     p->how <= MC_EXPERT ? how[p->how] : ",?");
+            snprintf(part, sizeof part, p->copies > 1 ? "%s:shard(%d%s,x%d)" : "%s:shard(%d%s)",
+                     mc_axis_name((enum mc_axis)a), p->dim,
+                     p->how <= MC_PADDED ? how[p->how] : ",?", p->copies);
         else if (p->kind == MC_PARTIAL)
             snprintf(part, sizeof part, "%s:partial", mc_axis_name((enum mc_axis)a));
         else

@@ -4,7 +4,8 @@
  * A tensor's meaning is its *logical* shape; ranks hold boxes of it. Per mesh axis a tensor is
  *   replicate         every coordinate holds the same
  *   shard(dim, how)   coordinate c holds part c of `dim`: contiguous | zigzag (context parallel) |
- *                     expert
+ *                     expert | padded: parts of ceil(extent / parts), the last ones short or empty.
+ *                     In copies of n, coordinate c holds part c / n of size / n
  *   partial(sum)      the logical value is the sum over coordinates
  * Sequence parallel is shard(seq) on the tp axis. Axes that cut the same dimension cut in the order
  * of enum mc_axis: tp outermost. */
@@ -17,9 +18,10 @@
 
 enum mc_axis { MC_AXIS_TP, MC_AXIS_CP, MC_AXIS_EP, MC_AXIS_DP, MC_AXIS_PP, MC_NAXES };
 enum mc_place_kind { MC_REPLICATE, MC_SHARD, MC_PARTIAL };
-enum mc_shard_how { MC_CONTIGUOUS, MC_ZIGZAG, MC_EXPERT };
+enum mc_shard_how { MC_CONTIGUOUS, MC_ZIGZAG, MC_EXPERT, MC_PADDED };
 struct mc_place {
     uint8_t kind, dim, how;
+    uint8_t copies; /* shard: neighbouring coordinates that hold the same part; 0 is 1 */
 };
 struct mc_sharding {
     struct mc_place on[MC_NAXES];
@@ -40,8 +42,14 @@ struct mc_shape mc_shape_2(int64_t a, int64_t b);
 int mc_shape_eq(const struct mc_shape *a, const struct mc_shape *b);
 struct mc_box mc_box_whole(const struct mc_shape *s);
 int64_t mc_box_count(const struct mc_box *b);
-/* The box of `s` that coordinate `coord[a]` of `size[a]` holds, for contiguous shards. Dimensions
- * must divide: else 0 is returned. */
+int mc_place_same(const struct mc_place *a, const struct mc_place *b);
+/* Coordinates and copies divide: parts that a dimension is cut in, and which part `coord` holds. */
+int mc_place_parts(const struct mc_place *p, int size);
+int mc_place_part(const struct mc_place *p, int coord);
+/* The part [*lo, *lo + *n) of an extent cut in `parts` of ceil(extent / parts). */
+void mc_part_of(int64_t extent, int parts, int part, int64_t *lo, int64_t *n);
+/* The box of `s` that coordinate `coord[a]` of `size[a]` holds, for contiguous and padded shards.
+ * Dimensions must divide unless padded: else 0 is returned. */
 int mc_box_of(const struct mc_shape *s, const struct mc_sharding *sh, const int coord[MC_NAXES],
               const int size[MC_NAXES], struct mc_box *box);
 const char *mc_axis_name(enum mc_axis a); /* "tp" ... */

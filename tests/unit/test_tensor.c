@@ -57,9 +57,9 @@ static void boxes_cover_once(void **state)
                 struct mc_sharding sh = {0};
                 const int *size = sizes[k];
                 int seen[8][12] = {{0}}, coord[MC_NAXES] = {0}, refused = 0;
-                sh.on[MC_AXIS_TP] = (struct mc_place){MC_SHARD, (uint8_t)tp_dim, MC_CONTIGUOUS};
-                sh.on[MC_AXIS_CP] = (struct mc_place){MC_SHARD, (uint8_t)dp_dim, MC_CONTIGUOUS};
-                sh.on[MC_AXIS_DP] = (struct mc_place){MC_SHARD, (uint8_t)dp_dim, MC_CONTIGUOUS};
+                sh.on[MC_AXIS_TP] = (struct mc_place){MC_SHARD, (uint8_t)tp_dim, MC_CONTIGUOUS, 0};
+                sh.on[MC_AXIS_CP] = (struct mc_place){MC_SHARD, (uint8_t)dp_dim, MC_CONTIGUOUS, 0};
+                sh.on[MC_AXIS_DP] = (struct mc_place){MC_SHARD, (uint8_t)dp_dim, MC_CONTIGUOUS, 0};
                 for (coord[MC_AXIS_TP] = 0; coord[MC_AXIS_TP] < size[MC_AXIS_TP];
                      coord[MC_AXIS_TP]++)
                     for (coord[MC_AXIS_CP] = 0; coord[MC_AXIS_CP] < size[MC_AXIS_CP];
@@ -99,6 +99,43 @@ static void tp_cuts_before_dp(void **state)
     assert_int_equal(b.n[0], 2);
 }
 
+/* 9 rows over 4 coordinates: 3, 3, 3, 0; over 5: 2 2 2 2 1; columns in 2 parts with 2 copies each.
+ */
+static void padded_parts_run_short_and_copies_agree(void **state)
+{
+    (void)state;
+    struct mc_shape s = mc_shape_2(9, 4);
+    struct mc_sharding sh = {0};
+    struct mc_box b;
+    int size[MC_NAXES] = {4, 1, 1, 1, 1}, coord[MC_NAXES] = {0};
+    static const int64_t four[] = {3, 3, 3, 0}, five[] = {2, 2, 2, 2, 1};
+    sh.on[MC_AXIS_TP] = (struct mc_place){.kind = MC_SHARD, .how = MC_PADDED};
+    for (size[0] = 4; size[0] < 6; size[0]++) {
+        int64_t end = 0;
+        for (coord[0] = 0; coord[0] < size[0]; coord[0]++) {
+            assert_true(mc_box_of(&s, &sh, coord, size, &b));
+            assert_int_equal(b.lo[0], end);
+            assert_int_equal(b.n[0], size[0] == 4 ? four[coord[0]] : five[coord[0]]);
+            end = b.lo[0] + b.n[0];
+        }
+        assert_int_equal(end, 9);
+    }
+    sh.on[MC_AXIS_TP] = (struct mc_place){.kind = MC_SHARD, .dim = 1, .copies = 2};
+    size[0] = 4;
+    for (coord[0] = 0; coord[0] < 4; coord[0]++) {
+        assert_true(mc_box_of(&s, &sh, coord, size, &b));
+        assert_int_equal(b.lo[1], coord[0] / 2 * 2);
+        assert_int_equal(b.n[1], 2);
+    }
+    size[0] = 3; /* 2 does not divide 3 */
+    coord[0] = 0;
+    assert_false(mc_box_of(&s, &sh, coord, size, &b));
+    struct mc_place one = {.kind = MC_SHARD, .dim = 1, .copies = 1},
+                    none = {.kind = MC_SHARD, .dim = 1};
+    assert_true(mc_place_same(&one, &none));
+    assert_false(mc_place_same(&one, &sh.on[MC_AXIS_TP]));
+}
+
 static void boxes_that_are_none_are_refused(void **state)
 {
     (void)state;
@@ -126,11 +163,14 @@ static void shardings_print(void **state)
     struct mc_sharding sh = {0};
     mc_sharding_print(&sh, s, sizeof s);
     assert_string_equal(s, "replicate");
-    sh.on[MC_AXIS_TP] = (struct mc_place){MC_SHARD, 1, MC_CONTIGUOUS};
-    sh.on[MC_AXIS_CP] = (struct mc_place){MC_SHARD, 0, MC_ZIGZAG};
+    sh.on[MC_AXIS_TP] = (struct mc_place){MC_SHARD, 1, MC_CONTIGUOUS, 0};
+    sh.on[MC_AXIS_CP] = (struct mc_place){MC_SHARD, 0, MC_ZIGZAG, 0};
     sh.on[MC_AXIS_DP].kind = MC_PARTIAL;
     mc_sharding_print(&sh, s, sizeof s);
     assert_string_equal(s, "tp:shard(1) cp:shard(0,zigzag) dp:partial");
+    sh.on[MC_AXIS_CP] = (struct mc_place){.kind = MC_SHARD, .how = MC_PADDED, .copies = 2};
+    mc_sharding_print(&sh, s, sizeof s);
+    assert_string_equal(s, "tp:shard(1) cp:shard(0,padded,x2) dp:partial");
     for (int cap = 1; cap < 40; cap++) {
         memset(s, '#', sizeof s);
         mc_sharding_print(&sh, s, cap);
@@ -188,6 +228,7 @@ int main(void)
         cmocka_unit_test(counts_see_overflow),
         cmocka_unit_test(boxes_cover_once),
         cmocka_unit_test(tp_cuts_before_dp),
+        cmocka_unit_test(padded_parts_run_short_and_copies_agree),
         cmocka_unit_test(boxes_that_are_none_are_refused),
         cmocka_unit_test(shardings_print),
         cmocka_unit_test(cpu_device_works_and_has_a_name),
