@@ -61,6 +61,9 @@ void mc_say_count(int64_t n, char dst[32]); /* 1234567 -> "1,234,567" */
 mc_status mc_home_find(char home[1024], struct mc_err *err);
 mc_status mc_exe_find(char exe[1024], struct mc_err *err);
 
+/* ---- early.c ---- */
+void mc_early_signals(void); /* first in main(): SIGHUP ignored at the start is ignored */
+
 /* ---- bus.c: a mapped file that shrinks is named ---- */
 struct mc_page;
 void mc_bus_install(void);
@@ -128,6 +131,15 @@ mc_status mc_cli_tokenizer_keep(const char *run, const char *file, int allowed, 
 mc_status mc_cli_tokenizer_find(struct mc_cli_model *m, const char *given, struct mc_err *err);
 mc_status mc_cli_tokenizer_open(const struct mc_cli_model *m, struct mc_tokenizer **t,
                                 struct mc_err *err);
+
+/* ---- cmd_train.c ---- */
+struct mc_cli_import {
+    const char *from, *recipe, *run /* NULL: runs/NAME */, *device;
+    struct mc_arg_list set;
+    int json;
+};
+/* `ckpt import`: the run folder and the checkpoint of step 0. The exit code; all is said. */
+int mc_cli_import(const struct mc_cli_import *job);
 
 int mc_cmd_check(int argc, char **argv);
 int mc_cmd_explain(int argc, char **argv);

@@ -11,11 +11,16 @@
  *     calls only, the environment is the third argument.
  * I2  Once: the second image finds the variable at 1 and goes on. Where the execve fails the first
  *     image goes on, slower but sound.
+ * I3  What SIGHUP's disposition was when the process was started is seen here: UCX, when it is
+ *     loaded, takes that signal for a debugging aid of its own, and `nohup` would be undone.
+ *
  * Ranks are started with the variable set (run/spawn.c) and pay nothing.
  * Memory: one mapping for the new environment, gone with the execve. Threads: none yet. */
 #include "cli.h"
 #include <limits.h>
+#include <signal.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #define BLAS_THREADS "OPENBLAS_NUM_THREADS="
@@ -33,12 +38,33 @@ BEFORE_SANITIZERS static int is_blas_threads(const char *var)
     return *want == '\0';
 }
 
-BEFORE_SANITIZERS static void one_blas_thread(int argc, char **argv, char **env)
+static int g_hup_ignored;
+
+/* The kernel's record begins with the handler (x86-64, aarch64); sigaction() is not the sanitizers'
+ * to watch over yet. */
+BEFORE_SANITIZERS static void look_at_hup(void) /* I3 */
+{
+    union {
+        void (*handler)(int);
+        char room[256];
+    } now;
+    if (syscall(SYS_rt_sigaction, SIGHUP, NULL, &now, (size_t)8) == 0)
+        g_hup_ignored = now.handler == SIG_IGN;
+}
+
+void mc_early_signals(void)
+{
+    if (g_hup_ignored)
+        signal(SIGHUP, SIG_IGN);
+}
+
+BEFORE_SANITIZERS static void before_all(int argc, char **argv, char **env)
 {
     static char one[] = BLAS_THREADS "1";
     static char exe[PATH_MAX]; /* its own path, not /proc/self/exe: `ps` shows the last component */
     size_t n = 0, k = 0;
     (void)argc;
+    look_at_hup();
     for (; env[n]; n++)
         if (is_blas_threads(env[n]) && env[n][sizeof one - 2] == '1' &&
             env[n][sizeof one - 1] == '\0')
@@ -59,5 +85,5 @@ BEFORE_SANITIZERS static void one_blas_thread(int argc, char **argv, char **env)
 }
 
 /* I1 */
-__attribute__((section(".preinit_array"),
-               used)) static void (*const early)(int, char **, char **) = one_blas_thread;
+__attribute__((section(".preinit_array"), used)) static void (*const early)(int, char **,
+                                                                            char **) = before_all;

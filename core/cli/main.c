@@ -29,7 +29,7 @@ static const struct command commands[] = {
     {"train", "train on this machine; kill it, and resume exactly", mc_cmd_train},
     {"eval", "loss, perplexity, bits per byte of a checkpoint", mc_cmd_eval},
     {"generate", "text from a checkpoint", mc_cmd_generate},
-    {"ckpt", "ls, show, verify: look at checkpoints", mc_cmd_ckpt},
+    {"ckpt", "ls, show, verify checkpoints; import a model", mc_cmd_ckpt},
     {"data", "pack, train-tokenizer, inspect, verify: token files", mc_cmd_data},
     {"doc", "the reference of recipe keys and ops", mc_cmd_doc},
     {"version", "what this program is", mc_cmd_version},
@@ -115,6 +115,7 @@ static int command(int argc, char **argv)
 
 int main(int argc, char **argv)
 {
+    mc_early_signals();
     signal(SIGXFSZ, SIG_IGN); /* a file too large for ulimit -f is an error like a full disk */
     mc_bus_install();
     signal(SIGPIPE, SIG_IGN); /* I1 */
