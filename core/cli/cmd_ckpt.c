@@ -1,6 +1,8 @@
-/* cmd_ckpt.c - `mascon ckpt ls|show|verify`: look at checkpoints, check every byte. Floor 8 (cli).
+/* cmd_ckpt.c - `mascon ckpt ls|show|verify|import`: look at checkpoints, check every byte, make one
+ * of a foreign model. Floor 8 (cli).
  *
- * I1  Nothing here writes: a run in progress may be looked at.
+ * I1  Nothing here writes: a run in progress may be looked at. import makes a new run, by the way
+ *     that train takes (cmd_train.c).
  * I2  PATH is a run, its ckpt/ or one checkpoint; `verify` of a run verifies all of them.
  */
 #include "cli.h"
@@ -16,10 +18,17 @@ static const char about[] =
     "  ls      the checkpoints of a run, newest last\n"
     "  show    one checkpoint: its books (step, hashes, cursors ...) and its tensors\n"
     "  verify  every stored byte against its checksum; exit code 4 when something is damaged\n"
+    "  import  the weights of a transformers model as the first checkpoint of a new run\n"
     "\n"
     "PATH is a run folder, its ckpt/ or one checkpoint. Of a run, show takes the newest whole one "
     "(or\n"
-    "--step N) and verify takes all.";
+    "--step N) and verify takes all.\n"
+    "\n"
+    "mascon ckpt import FROM --recipe RECIPE [--run RUN]: FROM is a *.safetensors file, an index\n"
+    "(*.index.json) or a folder with model.safetensors or model.safetensors.index.json, of the\n"
+    "family llama, mistral, qwen2, qwen3, gemma, gemma2 or gpt2. Every tensor and every parameter\n"
+    "must find its counterpart; config.json beside it must agree with the recipe. Then eval and\n"
+    "generate take RUN, and train RECIPE --run RUN --resume auto goes on from there.";
 
 static int is_one(const char *path)
 {
@@ -231,15 +240,23 @@ static mc_status verify(const char *path, int64_t step, int json, struct mc_err 
 
 int mc_cmd_ckpt(int argc, char **argv)
 {
-    static const char *const verbs[] = {"ls", "show", "verify"};
+    static const char *const verbs[] = {"ls", "show", "verify", "import"};
+    static struct mc_cli_import job;
     const char *pos[2] = {0};
     int json = 0;
     int64_t step = -1;
     const struct mc_arg arg[] = {
         {"--step", "N", "of a run, the checkpoint of this step", MC_ARG_I64, &step, 0, 9e15},
         {"--json", NULL, "answer in JSON", MC_ARG_FLAG, &json, 0, 0},
+        {"--recipe", "RECIPE", "import: the recipe of the run", MC_ARG_STR, &job.recipe, 0, 0},
+        {"--run", "DIR", "import: the run folder (default ./runs/NAME)", MC_ARG_STR, &job.run, 0,
+         0},
+        {"--set", "KEY=VALUE", "import: change a key after loading (repeatable)", MC_ARG_LIST,
+         &job.set, 0, 0},
+        {"--device", "D", "import: cpu or cuda", MC_ARG_STR, &job.device, 0, 0},
     };
-    struct mc_args a = {.usage = "mascon ckpt ls|show|verify PATH [--step N] [--json]",
+    struct mc_args a = {.usage = "mascon ckpt ls|show|verify PATH [--step N] [--json]\n"
+                                 "       mascon ckpt import FROM --recipe RECIPE [--run DIR]",
                         .about = about,
                         .arg = arg,
                         .nargs = sizeof arg / sizeof *arg,
@@ -251,17 +268,29 @@ int mc_cmd_ckpt(int argc, char **argv)
         return rc;
     struct mc_err err = {0};
     mc_status st;
-    if (!strcmp(pos[0], "ls")) {
+    int import = !strcmp(pos[0], "import");
+    if (import && step < 0 && job.recipe) {
+        job.from = pos[1];
+        job.json = json;
+        return mc_cli_import(&job);
+    }
+    if (import)
+        st = mc_err_set(&err, MC_E_USAGE, "ckpt import takes --recipe RECIPE, and no --step");
+    else if (job.recipe || job.run || job.set.n > 0 || job.device)
+        st = mc_err_set(&err, MC_E_USAGE,
+                        "ckpt %.60s: --recipe, --run, --set and --device are those of import",
+                        pos[0]);
+    else if (!strcmp(pos[0], "ls")) {
         st = list(pos[1], json, &err);
     } else if (!strcmp(pos[0], "show")) {
         st = show(pos[1], step, json, &err);
     } else if (!strcmp(pos[0], "verify")) {
         st = verify(pos[1], step, json, &err);
     } else {
-        const char *near = mc_nearest(pos[0], verbs, 3);
+        const char *near = mc_nearest(pos[0], verbs, 4);
         st = mc_err_set(&err, MC_E_USAGE,
-                        "ckpt: unknown verb \"%.60s\"%s%s%s; it is ls, show or "
-                        "verify",
+                        "ckpt: unknown verb \"%.60s\"%s%s%s; it is ls, show, "
+                        "verify or import",
                         pos[0], near ? " (did you mean \"" : "", near ? near : "",
                         near ? "\"?)" : "");
     }

@@ -13,6 +13,10 @@
  * I4  Stop signals count from the first moment on: one that comes before the ranks are up is seen
  * at the end of the stage in hand, and is 76 with a message; a second one kills.
  *
+ * I5  `ckpt import` is the same way up to the new segment; it writes the first checkpoint itself
+ *     and starts no rank. The segment comes after that checkpoint: an import that failed leaves
+ *     no run, which --resume auto would begin with weights of its own.
+ *
  * Memory: the loaded recipe, until the end. Threads: main; ranks are forked from it alone. */
 #include "cli.h"
 #include "../agent/agent.h"
@@ -28,6 +32,7 @@
 #include "../run/ctl.h"
 #include "../run/rundir.h"
 #include "../run/spawn.h"
+#include "../train/import.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -69,6 +74,8 @@ struct train {
     struct mc_layout layout;
     struct mc_agent_result res;
     int finished;
+    const char *import; /* NULL: train */
+    struct mc_import *weights;
 };
 
 /* ---- paths ---- */
@@ -318,7 +325,6 @@ static mc_status start(struct train *t, struct mc_err *err)
     char exe[1024], threads[16], lock[16], world[16], wait[24];
     const char *arg[16];
     int n = 0;
-    MC_TRY(keep_tokenizer(t, err));
     MC_TRY(mc_exe_find(exe, err));
     MC_TRY(new_segment(t, err));
     for (int i = 0; i < t->nchanges; i++)
@@ -357,6 +363,26 @@ static mc_status start(struct train *t, struct mc_err *err)
     return mc_agent_run(&run, &t->res, err);
 }
 
+/* I5 */
+static mc_status write_first(struct train *t, struct mc_err *err)
+{
+    struct mc_train_result res = {0};
+    struct mc_train_cfg cfg = {.recipe = t->r.recipe,
+                               .rd = &t->rd,
+                               .nranks = 1,
+                               .threads = t->threads,
+                               .software = MC_SOFTWARE,
+                               .quiet = 1};
+    t->rd.segment = 1; /* the one to come: it is in the checkpoint's name */
+    mc_status st = mc_import_save(t->weights, &cfg, &res, err);
+    t->rd.segment = 0;
+    MC_TRY(st);
+    MC_TRY(new_segment(t, err));
+    t->res =
+        (struct mc_agent_result){.loss = NAN, .weights_hash = res.weights_hash, .result_valid = 1};
+    return MC_OK;
+}
+
 static void no_line(void *arg, const char *line)
 {
     (void)arg;
@@ -392,12 +418,20 @@ static mc_status run(struct train *t, struct mc_err *err)
     MC_TRY(mc_train_plan(t->r.recipe, t->threads, &t->memory, err));
     MC_TRY(check_device(t, err));
     MC_TRY(check_memory(t, err));
+    if (t->import) {
+        MC_TRY(
+            mc_import_open(t->r.recipe, t->threads, t->import, &t->r.problems, &t->weights, err));
+        MC_TRY(mc_import_look(t->weights, err));
+    }
     MC_TRY(go_on(err));
     MC_TRY(enter_run(t, err));
     MC_TRY(look_back(t, err));
     if (t->finished)
         return MC_OK;
     MC_TRY(go_on(err));
+    MC_TRY(keep_tokenizer(t, err));
+    if (t->import)
+        return write_first(t, err);
     MC_TRY(start(t, err));
     struct mc_err why = {0};
     if (t->res.exit_code == 76 && !t->res.message[0] && go_on(&why) != MC_OK)
@@ -437,6 +471,12 @@ static void last_words(const struct train *t, int code)
 {
     char hex[17];
     mc_hash_hex(t->res.weights_hash, hex);
+    if (t->import) {
+        printf("imported: %d tensors of %s (%s), weights %s, run %s; go on with --resume auto\n",
+               mc_import_tensors(t->weights), t->import, mc_import_family(t->weights), hex,
+               t->rd.path);
+        return;
+    }
     if (code == 0) {
         printf("%s: step %lld, loss %.6f, weights %s, run %s\n",
                t->finished ? "finished already" : "done", (long long)t->res.step, t->res.loss, hex,
@@ -451,10 +491,45 @@ static void last_words(const struct train *t, int code)
                         : "");
 }
 
+/* From the arguments to the exit code. */
+static int go(struct train *t)
+{
+    char dir[256];
+    t->r.for_train = 1;
+    int rc = mc_cli_load(&t->r);
+    struct mc_err err = {0};
+    if (rc == 76 && go_on(&err) != MC_OK) {
+        snprintf(t->res.message, sizeof t->res.message, "%.1000s", err.msg);
+        fprintf(stderr, "mascon: %s\n", err.msg);
+    } else if (rc == 0) {
+        if (!t->quiet)
+            mc_say_notes(&t->r.notes);
+        if (!t->run) {
+            snprintf(dir, sizeof dir, "runs/%s", t->r.recipe->name);
+            t->run = dir;
+        }
+        mc_status st = run(t, &err);
+        rc = st == MC_OK ? t->res.exit_code : mc_status_exit_code(st); /* I3 */
+        if (st == MC_E_RECIPE && t->r.problems.n > 0)
+            mc_say_problems(&t->r.problems);
+        else if (st != MC_OK)
+            snprintf(t->res.message, sizeof t->res.message, "%.1000s", err.msg);
+        if (st == MC_OK && !t->json)
+            last_words(t, rc);
+        else if (rc != 0 && t->res.message[0])
+            fprintf(stderr, "mascon: %s\n", t->res.message);
+    }
+    if (t->json)
+        last_line_json(t, rc);
+    mc_rundir_close(&t->rd);
+    mc_import_close(t->weights);
+    mc_cli_unload(&t->r);
+    return rc;
+}
+
 int mc_cmd_train(int argc, char **argv)
 {
     static struct train t;
-    char dir[256];
     mc_signals_install(); /* I4 */
     mc_signals_second_kills(1);
     t.rd.lock_fd = -1;
@@ -485,33 +560,21 @@ int mc_cmd_train(int argc, char **argv)
     int rc = mc_args_parse(&a, argc, argv);
     if (rc != MC_ARGS_GO)
         return rc;
-    t.r.for_train = 1;
-    rc = mc_cli_load(&t.r);
-    struct mc_err err = {0};
-    if (rc == 76 && go_on(&err) != MC_OK) {
-        snprintf(t.res.message, sizeof t.res.message, "%.1000s", err.msg);
-        fprintf(stderr, "mascon: %s\n", err.msg);
-    } else if (rc == 0) {
-        if (!t.quiet)
-            mc_say_notes(&t.r.notes);
-        if (!t.run) {
-            snprintf(dir, sizeof dir, "runs/%s", t.r.recipe->name);
-            t.run = dir;
-        }
-        mc_status st = run(&t, &err);
-        rc = st == MC_OK ? t.res.exit_code : mc_status_exit_code(st); /* I3 */
-        if (st == MC_E_RECIPE && t.r.problems.n > 0)
-            mc_say_problems(&t.r.problems);
-        else if (st != MC_OK)
-            snprintf(t.res.message, sizeof t.res.message, "%.1000s", err.msg);
-        if (st == MC_OK && !t.json)
-            last_words(&t, rc);
-        else if (rc != 0 && t.res.message[0])
-            fprintf(stderr, "mascon: %s\n", t.res.message);
-    }
-    if (t.json)
-        last_line_json(&t, rc);
-    mc_rundir_close(&t.rd);
-    mc_cli_unload(&t.r);
-    return rc;
+    return go(&t);
+}
+
+int mc_cli_import(const struct mc_cli_import *job)
+{
+    static struct train t;
+    mc_signals_install(); /* I4 */
+    mc_signals_second_kills(1);
+    t.rd.lock_fd = -1;
+    t.import = job->from;
+    t.run = job->run;
+    t.quiet = 1;
+    t.json = job->json;
+    t.r.path = job->recipe;
+    t.r.device = job->device;
+    t.r.set = job->set;
+    return go(&t);
 }

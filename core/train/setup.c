@@ -156,7 +156,7 @@ void mc_trainer_destroy(struct mc_trainer *t)
 
 /* ---- fresh or resumed ---- */
 
-static mc_status start_fresh(struct mc_trainer *t)
+mc_status mc_trainer_fresh(struct mc_trainer *t)
 {
     mc_books_init(&t->books, t->recipe);
     t->books.segment = t->cfg->rd->segment;
@@ -246,7 +246,7 @@ static mc_status resume_auto(struct mc_trainer *t, struct mc_err *err)
         size_t len = strlen(names);
         snprintf(names + len, sizeof names - len, "%s%s", len ? ", " : "", base + 1);
     }
-    mc_status st = n == 0 ? start_fresh(t) : MC_E_CORRUPT;
+    mc_status st = n == 0 ? mc_trainer_fresh(t) : MC_E_CORRUPT;
     for (int i = n - 1; i >= 0 && st == MC_E_CORRUPT; i--) { /* I3 */
         struct mc_err why = {0};
         if (!list[i].whole) {
@@ -290,7 +290,7 @@ mc_status mc_trainer_start(struct mc_trainer *t, struct mc_err *err)
     mc_time_check();
     switch (t->cfg->resume) {
     case MC_RESUME_FRESH:
-        MC_TRY(start_fresh(t));
+        MC_TRY(mc_trainer_fresh(t));
         break;
     case MC_RESUME_AUTO:
         MC_TRY(resume_auto(t, err));

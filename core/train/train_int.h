@@ -157,6 +157,7 @@ struct mc_trainer {
 mc_status mc_trainer_create(const struct mc_train_cfg *cfg, struct mc_trainer **out,
                             struct mc_err *err);
 void mc_trainer_destroy(struct mc_trainer *t);
+mc_status mc_trainer_fresh(struct mc_trainer *t); /* weights, books and cursor of a new run */
 /* Fresh weights, or those of the checkpoint that cfg->resume names. */
 mc_status mc_trainer_start(struct mc_trainer *t, struct mc_err *err);
 

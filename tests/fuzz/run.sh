@@ -68,6 +68,11 @@ if [ -d "$seeds/fuzz_pack" ]; then
     { printf '\5'; printf "$lines" | zstd -q -c 2>/dev/null || printf '\50\265\57\375\40\0\1\0\0'; } >"$seeds/fuzz_pack/zstd"
 fi
 [ ! -d "$seeds/fuzz_wire" ] || { printf 'MCM1\10\0\0\0\3\0\0\0\1\0\0\0'; head -c 80 /dev/zero; printf '\5\0\0\0\4\0\0\0startpart'; } >"$seeds/fuzz_wire/gather"
+if [ -d "$seeds/fuzz_safetensors" ]; then
+    cp tests/golden/import/mistral/model.safetensors "$seeds/fuzz_safetensors/bf16"
+    h='{"__metadata__":{"format":"pt"},"b":{"dtype":"F16","shape":[2,3],"data_offsets":[8,20]},"a":{"dtype":"F64","shape":[],"data_offsets":[0,8]},"c":{"dtype":"BOOL","shape":[0,4],"data_offsets":[20,20]}}'
+    { printf "\\$(printf %03o ${#h})\0\0\0\0\0\0\0%s" "$h"; printf 'twenty bytes of data'; } >"$seeds/fuzz_safetensors/small"
+fi
 for d in "$seeds"/*/; do printf 'x' >"$d/x"; done
 
 one() { # one TARGET: its log and exit status beside what it finds
