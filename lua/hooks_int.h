@@ -7,7 +7,7 @@ enum {
     MC_HOOK_STATE_MAX = 64 << 10, /* bytes of JSON */
     MC_HOOK_LINE_MAX = 64 << 10,
     MC_HOOK_STEP_MAX = 1 << 20, /* bytes a hook may append at one step */
-    MC_HOOK_APPENDS = 4, /* files a hook may append to */
+    MC_HOOK_APPENDS = 4,        /* files a hook may append to */
     MC_HOOK_STRIKES = 3
 };
 
@@ -26,7 +26,7 @@ struct mc_hook {
     int fn_ref[MC_HOOK_NKINDS]; /* LUA_NOREF: the file has no such function */
     int strikes[MC_HOOK_NKINDS];
     int may_append;
-    int logged; /* lines in the present call */
+    int logged;                        /* lines in the present call */
     int64_t append_step, append_bytes; /* of its lines at that step */
     int nappends;
     struct mc_hook_append append[MC_HOOK_APPENDS];

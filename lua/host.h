@@ -34,6 +34,8 @@ void mc_lua_loaded_fini(struct mc_loaded *l);
  * what to use instead. */
 mc_status mc_lua_tabulate(struct mc_loaded *l, struct mc_problems *problems, struct mc_err *err);
 
+/* Is this value of parallel.schedule a file (not a bundled name, not a function)? */
+int mc_lua_schedule_is_file(const char *name);
 /* parallel.schedule for so many ranks, chunks a rank and microbatches, as data: its form is right,
  * whether it is sound is mc_sched_verify()'s to say. MC_E_RECIPE begins with file:line where the
  * function raised, took longer than 4 s, or returned what is no schedule. */

@@ -624,6 +624,9 @@ static void build_root(struct loader *lo)
     for (int i = 0; i < lo->cfg->nset; i++)
         apply_set(lo, lo->cfg->set[i]);
     each_data_path(lo, lo->root, NULL);
+    struct mc_value *schedule = mc_value_get(mc_value_get(lo->root, "parallel"), "schedule");
+    if (schedule && schedule->kind == MC_V_STR && mc_lua_schedule_is_file(schedule->str))
+        resolve_set_path(lo, "parallel.schedule", schedule);
     if (!mc_vocab_settle(lo->walk.pool, lo->root, lo->dir, lo->problems))
         lo->walk.failed = 1;
     struct mc_value *model = mc_value_get(lo->root, "model");

@@ -215,12 +215,17 @@ MC_LJMP static int body_fill(lua_State *L)
     return 0;
 }
 
+int mc_lua_schedule_is_file(const char *name)
+{
+    const size_t n = strlen(name);
+    return n > 4 && !strcmp(name + n - 4, ".lua");
+}
+
 /* The file of a schedule that is no function of the recipe. */
 static int find_file(const struct mc_loaded *l, const char *name, struct mc_err *err)
 {
     char path[2300];
-    const size_t n = strlen(name);
-    const int bundled = !(n > 4 && !strcmp(name + n - 4, ".lua"));
+    const int bundled = !mc_lua_schedule_is_file(name);
     if (bundled)
         snprintf(path, sizeof path, "%s/lua/mascon/schedules/%.200s.lua", l->vm->home, name);
     else if (name[0] == '/')

@@ -89,6 +89,18 @@ struct mc_cli_recipe {
 int mc_cli_load(struct mc_cli_recipe *r);
 void mc_cli_unload(struct mc_cli_recipe *r);
 
+/* ---- schedule.c: parallel.schedule ---- */
+/* Costs of the recipe's stages: given = { F, I, W, hop } of one rank, or NULL: predicted from the
+ * operations of each stage. depth is not set. */
+mc_status mc_cli_costs_create(const struct mc_recipe *r, const double given[4],
+                              struct mc_sched_costs *c, struct mc_err *err);
+void mc_cli_costs_destroy(struct mc_sched_costs *c);
+/* The schedule for m microbatches, proven; *depth: what its channels hold. */
+mc_status mc_cli_schedule(struct mc_cli_recipe *r, int64_t m, const struct mc_sched_costs *c,
+                          struct mc_sched **s, int *depth, struct mc_err *err);
+/* pp > 1: every number of microbatches of the run is proven; a refusal is added to r->problems. */
+mc_status mc_cli_schedule_check(struct mc_cli_recipe *r, struct mc_err *err);
+
 /* ---- model.c: RUN|CKPT, alike in eval and generate ---- */
 struct mc_cli_model {
     const char *path, *device, *recipe_path;

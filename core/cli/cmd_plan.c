@@ -1,6 +1,8 @@
 /* cmd_plan.c - `mascon plan`: what a recipe will ask of its ranks, before anything is asked of a
  * cluster. */
 #include "cli.h"
+#include "../base/arena.h"
+#include "../pipe/sched.h"
 #include "../plan/plan.h"
 #include <stdio.h>
 
@@ -8,8 +10,12 @@ static const char about[] =
     "Lays RECIPE out over N ranks, or over nodes, and says who holds what: the layout, the\n"
     "microbatches, parameters and bytes of every stage, checkpoints, floating-point operations.\n"
     "Takes no device, in seconds, for any size. --rank R: where that rank stands.\n"
+    "With pipeline ranks the schedule is simulated: bubble, makespan, what each rank keeps; "
+    "--draw\n"
+    "shows it, --svg FILE writes it as a picture. Times are those given with --costs, else the\n"
+    "operations of each stage, forward of the largest stage = 1.\n"
     "\n"
-    "Not in it: the memory of activations in a pipeline, and the time of a step.\n"
+    "Not in it: the bytes of activations in a pipeline, and the time of a step.\n"
     "Exit code 0: sound; 2: errors.";
 
 static const double minutes[] = {1, 2, 5, 10, 15, 30, 60, 120, 240};
@@ -18,8 +24,140 @@ enum { NMINUTES = sizeof minutes / sizeof *minutes };
 struct plan_cmd {
     struct mc_cli_recipe r;
     int64_t rank; /* -1: none */
+    const char *costs, *svg;
+    int draw;
     struct mc_plan plan;
+    /* pp > 1 */
+    struct mc_sched *sched;
+    struct mc_sched_costs cost;
+    struct mc_sched_report report;
 };
+
+/* -- The schedule ------------------------------------------------------------------------------ */
+
+/* "1,1,0.5" or "1,1,0.5,0.1": F, I, W of one rank, and a message. */
+static mc_status parse_costs(const char *s, double v[4], struct mc_err *err)
+{
+    int n = 0, used = 0;
+    v[3] = 0;
+    if (sscanf(s, "%lf,%lf,%lf%n", &v[0], &v[1], &v[2], &used) == 3) {
+        n = 3;
+        if (s[used] == ',' && sscanf(s + used, ",%lf%n", &v[3], &used) == 1)
+            n = 4;
+    }
+    for (int k = 0; k < n; k++)
+        if (!(v[k] >= 0 && v[k] < 1e15))
+            n = 0;
+    if (n == 0 || v[0] + v[1] + v[2] == 0)
+        return mc_err_set(
+            err, MC_E_USAGE,
+            "--costs \"%.60s\": give times F,I,W of one rank, and of a message if you "
+            "like, as in 1,1,0.5,0.1",
+            s);
+    return MC_OK;
+}
+
+/* Predicted costs in units of the largest forward. */
+static void scale(struct mc_sched_costs *c, int stages)
+{
+    double *t = (double *)(uintptr_t)c->f, most = 0;
+    for (int s = 0; s < stages; s++)
+        most = t[s] > most ? t[s] : most;
+    for (int k = 0; k < 3 * stages && most > 0; k++)
+        t[k] /= most;
+}
+
+static mc_status simulate(struct plan_cmd *c, struct mc_err *err)
+{
+    const struct mc_recipe *r = c->r.recipe;
+    double given[4];
+    int depth;
+    if (r->parallel.pp == 1)
+        return MC_OK;
+    if (c->costs)
+        MC_TRY(parse_costs(c->costs, given, err));
+    MC_TRY(mc_cli_costs_create(r, c->costs ? given : NULL, &c->cost, err));
+    if (!c->costs)
+        scale(&c->cost, (int)(r->parallel.pp * r->parallel.chunks));
+    MC_TRY(mc_cli_schedule(&c->r, c->plan.microbatches, &c->cost, &c->sched, &depth, err));
+    c->cost.depth = depth;
+    size_t n = (size_t)c->sched->first[c->sched->ranks];
+    c->report.rank = mc_alloc((size_t)c->sched->ranks * sizeof *c->report.rank, "ranks of a plan");
+    c->report.start = mc_alloc(n * sizeof *c->report.start, "times of a plan");
+    if (!c->report.rank || !c->report.start)
+        return mc_err_set(err, MC_E_NOMEM, "no memory to simulate the schedule");
+    return mc_sched_simulate(c->sched, &c->cost, &c->report, err);
+}
+
+static void drop(struct plan_cmd *c)
+{
+    mc_free(c->report.rank);
+    mc_free(c->report.start);
+    mc_sched_destroy(c->sched);
+    mc_cli_costs_destroy(&c->cost);
+}
+
+static void svg_line(void *arg, const char *line)
+{
+    fprintf(arg, "%s\n", line);
+}
+
+static mc_status write_svg(const struct plan_cmd *c, struct mc_err *err)
+{
+    FILE *f = fopen(c->svg, "w");
+    if (!f)
+        return mc_err_sys(err, "--svg %s", c->svg);
+    mc_sched_draw_svg(c->sched, &c->cost, &c->report, svg_line, f);
+    int bad = ferror(f);
+    if (fclose(f) || bad)
+        return mc_err_sys(err, "--svg %s", c->svg);
+    return MC_OK;
+}
+
+static void bubble_json(const struct plan_cmd *c, struct mc_json *j)
+{
+    mc_json_open(j, "bubble", '{');
+    mc_json_f64(j, "fraction", c->report.bubble);
+    mc_json_f64(j, "makespan", c->report.makespan);
+    mc_json_i64(j, "depth", c->cost.depth);
+    mc_json_open(j, "ranks", '[');
+    for (int i = 0; i < c->sched->ranks; i++) {
+        const struct mc_sched_rank_report *r = &c->report.rank[i];
+        mc_json_open(j, NULL, '{');
+        mc_json_f64(j, "busy", r->busy);
+        mc_json_f64(j, "first", r->first);
+        mc_json_f64(j, "last", r->last);
+        mc_json_f64(j, "peak_microbatches", (double)r->alive / c->sched->chunks);
+        mc_json_i64(j, "peak_pending", r->pending);
+        mc_json_close(j, '}');
+    }
+    mc_json_close(j, ']');
+    mc_json_close(j, '}');
+}
+
+static void say_schedule(const struct plan_cmd *c)
+{
+    const struct mc_recipe *r = c->r.recipe;
+    printf("\nschedule    %s, %lld microbatches over %d ranks x %d chunk%s: makespan %.4g, bubble "
+           "%.2f %%\n",
+           r->parallel.schedule, (long long)c->plan.microbatches, c->sched->ranks, c->sched->chunks,
+           c->sched->chunks == 1 ? "" : "s", c->report.makespan, 100 * c->report.bubble);
+    printf("  times     %s\n",
+           c->costs ? "as given" : "predicted from operations, the largest forward = 1");
+    printf("  %5s %10s %10s %10s %26s\n", "rank", "busy", "first", "last",
+           "most microbatches at once");
+    for (int i = 0; i < c->sched->ranks; i++) {
+        const struct mc_sched_rank_report *k = &c->report.rank[i];
+        printf("  %5d %10.4g %10.4g %10.4g %26.4g\n", i, k->busy, k->first, k->last,
+               (double)k->alive / c->sched->chunks);
+    }
+    if (c->draw) {
+        printf("\n");
+        mc_sched_draw_text(c->sched, &c->cost, &c->report, 200, mc_say_line, NULL);
+    }
+}
+
+/* -- The answer -------------------------------------------------------------------------------- */
 
 static void rank_json(const struct plan_cmd *c, struct mc_json *j)
 {
@@ -116,6 +254,8 @@ static void say_json(const struct plan_cmd *c)
     mc_json_f64(&j, "state_bytes_sharded", p->even.state_sharded);
     mc_json_close(&j, '}');
     checkpoint_json(p, &j);
+    if (c->sched)
+        bubble_json(c, &j);
     mc_json_open(&j, "flops", '{');
     mc_json_f64(&j, "per_token_causal", p->flops_causal);
     if (p->flops_full > 0)
@@ -198,6 +338,8 @@ static void say_people(const struct plan_cmd *c)
         printf(", %.6g full", p->flops_full);
     printf("\n");
     say_stages(p);
+    if (c->sched)
+        say_schedule(c);
     say_checkpoint(p);
     if (c->rank >= 0) {
         int at[MC_NAXES];
@@ -220,6 +362,10 @@ int mc_cmd_plan(int argc, char **argv)
         {"--nodes", "N", "... or over N nodes", MC_ARG_I64, &c.r.nodes, 1, 1 << 20},
         {"--per-node", "G", "devices on a node", MC_ARG_I64, &c.r.per_node, 1, 1024},
         {"--rank", "R", "where this rank stands", MC_ARG_I64, &c.rank, 0, 1 << 22},
+        {"--costs", "F,I,W[,HOP]", "times of one rank's forward, input and weight gradient",
+         MC_ARG_STR, &c.costs, 0, 0},
+        {"--draw", NULL, "draw the schedule", MC_ARG_FLAG, &c.draw, 0, 0},
+        {"--svg", "FILE", "write the schedule as a picture", MC_ARG_STR, &c.svg, 0, 0},
         {"--json", NULL, "answer in JSON", MC_ARG_FLAG, &c.r.json, 0, 0},
     };
     struct mc_args a = {.usage = "mascon plan RECIPE [--ranks N | --nodes N --per-node G] "
@@ -241,6 +387,15 @@ int mc_cmd_plan(int argc, char **argv)
         if (st == MC_OK && c.rank >= c.plan.layout.world)
             st = mc_err_set(&err, MC_E_USAGE, "--rank %lld: there are ranks 0 to %d",
                             (long long)c.rank, c.plan.layout.world - 1);
+        if (st == MC_OK && c.r.recipe->parallel.pp == 1 && (c.costs || c.draw || c.svg))
+            st = mc_err_set(&err, MC_E_USAGE, "%s is for a pipeline, and parallel.pp is 1",
+                            c.costs  ? "--costs"
+                            : c.draw ? "--draw"
+                                     : "--svg");
+        if (st == MC_OK)
+            st = simulate(&c, &err);
+        if (st == MC_OK && c.svg)
+            st = write_svg(&c, &err);
         if (st != MC_OK)
             rc = mc_say_error(&err, st);
         else if (c.r.json)
@@ -248,6 +403,7 @@ int mc_cmd_plan(int argc, char **argv)
         else
             say_people(&c);
     }
+    drop(&c);
     mc_cli_unload(&c.r);
     return rc;
 }

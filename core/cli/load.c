@@ -120,6 +120,8 @@ int mc_cli_load(struct mc_cli_recipe *r)
         st = mc_lua_tabulate(&r->loaded, &r->problems, &err); /* I1 */
     if (go_on(st) && mc_recipe_of(r->loaded.box)->batch.function)
         st = check(r, &err); /* the sizes are known only now */
+    if (go_on(st) && r->problems.n == 0)
+        st = mc_cli_schedule_check(r, &err);
     if (st == MC_OK)
         settle_samples(r);
     if (go_on(st) && r->problems.n == 0)

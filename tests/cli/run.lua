@@ -338,6 +338,48 @@ case("plan: who holds what on 5,120 ranks", function()
     same(mascon("train " .. home .. "/recipes/dense_500b.lua"), 2, "declared data")
 end)
 
+case("plan: a schedule is simulated and drawn; one that locks is refused before anything starts", function()
+    local four = tiny .. " --ranks 4 --set parallel.pp=4 "
+    local rc, out = mascon("plan " .. four .. "--set parallel.schedule=zb_h1 --costs 1,1,1 --json")
+    same(rc, 0, "exit")
+    local j = json(out)
+    same(j.bubble.makespan, 12 * 3 + 3, "12 (F + B) + 3 (F + I - W)")
+    same(j.bubble.fraction, 1 - 36 / 39, "bubble")
+    for r = 1, 4 do same(j.bubble.ranks[r].peak_microbatches, 4, "kept at once") end
+    rc, out = mascon("plan " .. four .. "--costs 1,1,1 --draw --svg s.svg")
+    same(rc, 0, "exit")
+    has(out, "rank 0   F0-F1-F2-F3-.") -- run ahead by three, then wait
+    has(read(dir .. "/s.svg"), "<title>B microbatch 11 chunk 0: ")
+    same(mascon("plan " .. four .. "--costs 1,2"), 2, "two times")
+    same(mascon("plan " .. tiny .. " --draw"), 2, "nothing to draw")
+    -- rank 0 wants each gradient before the next forward; the others run one forward ahead
+    write(dir .. "/lock.lua", [[
+return function(p)
+    local s = {}
+    for r = 1, p.ranks do
+        s[r] = {}
+        local ahead = r == 1 and 1 or math.min(2, p.microbatches)
+        for mb = 0, ahead - 1 do table.insert(s[r], { op = "F", mb = mb }) end
+        for mb = 0, p.microbatches - 1 do
+            table.insert(s[r], { op = "B", mb = mb })
+            if mb + ahead < p.microbatches then table.insert(s[r], { op = "F", mb = mb + ahead }) end
+        end
+    end
+    return s
+end
+]])
+    for _, what in ipairs { "check ", "plan " } do
+        same(mascon(what .. four .. "--set parallel.schedule=lock.lua"), 2, what)
+        local err = read(dir .. "/err")
+        has(err, "lock.lua:1: the ranks lock: rank 0 slot 1 (B of microbatch 0) waits for rank 1 slot 2")
+        has(err, "with 2 microbatches") -- the smallest that shows it
+        has(err, "rank 0   F0 | B0 F1 B1")
+    end
+    write(dir .. "/raise.lua", "return function(p)\n\n  error 'not today'\nend")
+    same(mascon("check " .. four .. "--set parallel.schedule=raise.lua"), 2, "raises")
+    has(read(dir .. "/err"), "raise.lua:3: not today")
+end)
+
 case("plan: operations and parameters are Megatron's", function()
     local head = [[local m = require "mascon"
 return m.recipe { name = "x", seed = 1, lr = m.lr.constant { peak = 1e-4, warmup = 10 }, steps = { steps = 100 }, device = "cuda", precision = "bf16",

@@ -1,0 +1,129 @@
+/* schedule.c - the recipe's pipeline schedule, made, proven, simulated. Floor 8 (cli).
+ *
+ * I1  Every number of microbatches that the run will meet is proven before anything starts.
+ * I2  A channel holds two messages, or as many as the schedule needs if those are more; a schedule
+ *     that locks with as many as there are microbatches and chunks locks with any.
+ * I3  The counter-example is as small as can be had cheaply: the fewest microbatches with which the
+ *     function's schedule is refused.
+ *
+ * Memory: schedules are handles; costs are the caller's. Threads: one. */
+#include "cli.h"
+#include "../base/arena.h"
+#include "../pipe/sched.h"
+#include "../plan/stages.h"
+#include <stdio.h>
+#include <string.h>
+
+enum { SMALLEST_TRIES = 64, DEPTH = 2 };
+
+mc_status mc_cli_costs_create(const struct mc_recipe *r, const double given[4],
+                              struct mc_sched_costs *c, struct mc_err *err)
+{
+    int n = (int)(r->parallel.pp * r->parallel.chunks);
+    double *t = mc_alloc(3 * (size_t)n * sizeof *t, "costs of stages");
+    if (!t)
+        return mc_err_set(err, MC_E_NOMEM, "no memory for the costs of %d stages", n);
+    mc_status st = MC_OK;
+    if (!given)
+        st = mc_stages_cost(r, n, t, t + n, t + 2 * n, err);
+    for (int s = 0; given && s < n; s++)
+        for (int k = 0; k < 3; k++)
+            t[k * n + s] = given[k] / (double)r->parallel.chunks;
+    if (st != MC_OK) {
+        mc_free(t);
+        return st;
+    }
+    *c = (struct mc_sched_costs){.f = t, .i = t + n, .w = t + 2 * n, .hop = given ? given[3] : 0};
+    return MC_OK;
+}
+
+void mc_cli_costs_destroy(struct mc_sched_costs *c)
+{
+    mc_free((void *)(uintptr_t)c->f);
+    memset(c, 0, sizeof *c);
+}
+
+static void to_stderr(void *arg, const char *line)
+{
+    (void)arg;
+    fprintf(stderr, "  %s\n", line);
+}
+
+/* One number of microbatches: made and proven; *depth is what its channels must hold. */
+static mc_status prove(struct mc_cli_recipe *r, int64_t m, const struct mc_sched_costs *c,
+                       int picture, struct mc_sched **out, int *depth, struct mc_err *err)
+{
+    const struct mc_recipe *recipe = mc_recipe_of(r->loaded.box);
+    struct mc_sched_ask ask = {.ranks = (int)recipe->parallel.pp,
+                               .chunks = (int)recipe->parallel.chunks,
+                               .microbatches = (int)m,
+                               .costs = c};
+    struct mc_sched *s;
+    MC_TRY(mc_lua_schedule(&r->loaded, &ask, &s, err));
+    int64_t most = m * ask.chunks;
+    struct mc_sched_limits lim = {.depth = most > 1 << 30 ? 1 << 30 : (int)most}; /* I2 */
+    int need = 0;
+    mc_status st = mc_sched_verify(s, &lim, picture ? to_stderr : NULL, NULL, err);
+    if (st == MC_OK)
+        st = mc_sched_least_depth(s, lim.depth, &need, err);
+    if (st != MC_OK) {
+        mc_sched_destroy(s);
+        return st;
+    }
+    *depth = need < DEPTH ? DEPTH : need;
+    if (out)
+        *out = s;
+    else
+        mc_sched_destroy(s);
+    return MC_OK;
+}
+
+mc_status mc_cli_schedule(struct mc_cli_recipe *r, int64_t m, const struct mc_sched_costs *c,
+                          struct mc_sched **out, int *depth, struct mc_err *err)
+{
+    return prove(r, m, c, 0, out, depth, err);
+}
+
+mc_status mc_cli_schedule_check(struct mc_cli_recipe *r, struct mc_err *err)
+{
+    const struct mc_recipe *recipe = mc_recipe_of(r->loaded.box);
+    struct mc_sched_costs c;
+    int64_t counts[MC_STAGES_COUNTS];
+    int depth;
+    if (recipe->parallel.pp == 1)
+        return MC_OK;
+    int n = mc_stages_microbatches(recipe, counts);
+    MC_TRY(mc_cli_costs_create(recipe, NULL, &c, err));
+    mc_status st = MC_OK;
+    for (int k = 0; k < n && st == MC_OK; k++) { /* I1 */
+        struct mc_err why = {0};
+        st = prove(r, counts[k], &c, 0, NULL, &depth, &why);
+        if (st != MC_E_RECIPE) {
+            if (st != MC_OK && err)
+                *err = why;
+            continue;
+        }
+        char file[256];
+        int line;
+        int64_t m = counts[k];
+        for (int64_t small = 1; small < counts[k] && small <= SMALLEST_TRIES; small++) { /* I3 */
+            struct mc_err less = {0};
+            if (prove(r, small, &c, 0, NULL, &depth, &less) == MC_E_RECIPE &&
+                strstr(less.msg, "slot")) { /* the schedule's fault, not a number it cannot take */
+                why = less;
+                m = small;
+                break;
+            }
+        }
+        if (!r->json) {
+            struct mc_err again = {0};
+            prove(r, m, &c, 1, NULL, &depth, &again);
+        }
+        mc_recipe_where(r->loaded.box, "parallel.schedule", file, &line);
+        mc_problems_add(&r->problems, "parallel.schedule", file, line, NULL,
+                        "with %lld microbatch%s: %s", (long long)m, m == 1 ? "" : "es", why.msg);
+        mc_err_set(err, MC_E_RECIPE, "%s", why.msg);
+    }
+    mc_cli_costs_destroy(&c);
+    return st;
+}
