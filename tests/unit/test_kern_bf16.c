@@ -544,6 +544,8 @@ static void cross_entropy(void **state)
         for (int r = 0; r < M; r++) {
             double sum = 0, mean = 0, *row = x + r * C;
             target[r] = r % 5 == 0 ? -1 : r * 11 % (C - 2);
+            for (int j = 0; j < C - 2 && r % 5 == 1; j++) /* a hit: most of the probability */
+                target[r] = row[j] > row[target[r]] ? j : target[r];
             for (int j = 0; j < C - 2; j++)
                 sum += exp(row[j]), mean += row[j] / (C - 2);
             lse[r] = target[r] < 0 ? 0 : log(sum);

@@ -171,5 +171,6 @@ def write(name, model):
 
 
 torch.set_num_threads(1)
-write("gpt2", Gpt2(GPT2))
-write("llama", Llama(LLAMA))
+if __name__ == "__main__":
+    write("gpt2", Gpt2(GPT2))
+    write("llama", Llama(LLAMA))
