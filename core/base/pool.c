@@ -17,7 +17,8 @@
  * cores. I5  Workers block all signals: handlers run on the main thread only. I6  With one thread,
  * or one task, nothing is shared and no atomic is touched.
  *
- * Memory: one block of mc_alloc, freed by destroy. Threads: mc_pool_run from one thread at a time.
+ * Memory: two blocks of mc_alloc, the second the threads' scratch, freed by destroy. Threads:
+ * mc_pool_run from one thread at a time.
  */
 #include "pool.h"
 #include "arena.h"
@@ -37,7 +38,8 @@
 enum { SPINS = 200, MAX_THREADS = 1024 };
 
 struct mc_pool {
-    int threads, started; /* started: worker threads that exist */
+    int threads, started;   /* started: worker threads that exist */
+    unsigned char *scratch; /* [threads][MC_POOL_SCRATCH] */
     _Atomic uint64_t claim;
     _Atomic(mc_pool_fn) fn; /* the job: relaxed accesses, ordered by `claim` */
     _Atomic(void *) arg;
@@ -158,6 +160,11 @@ mc_status mc_pool_create(int threads, struct mc_pool **pool, struct mc_err *err)
     if (!p)
         return mc_err_set(err, MC_E_NOMEM, "no memory for a pool of %d threads", threads);
     p->threads = threads;
+    p->scratch = mc_alloc((size_t)threads * MC_POOL_SCRATCH, "scratch of threads");
+    if (!p->scratch) {
+        mc_free(p);
+        return mc_err_set(err, MC_E_NOMEM, "no memory for the scratch of %d threads", threads);
+    }
     sigset_t all, old;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &old); /* I5: inherited by the workers */
@@ -190,12 +197,18 @@ void mc_pool_destroy(struct mc_pool *p)
     ring(p, INT_MAX);
     for (int i = 1; i <= p->started; i++)
         pthread_join(p->worker[i].id, NULL);
+    mc_free(p->scratch);
     mc_free(p);
 }
 
 int mc_pool_threads(const struct mc_pool *p)
 {
     return p->threads;
+}
+
+void *mc_pool_scratch(const struct mc_pool *p, int thread)
+{
+    return p->scratch + (size_t)thread * MC_POOL_SCRATCH;
 }
 
 /* A value that is not taken as it stands is told, once in a process. */

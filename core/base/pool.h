@@ -12,6 +12,10 @@ typedef void (*mc_pool_fn)(void *arg, int task,
 mc_status mc_pool_create(int threads, struct mc_pool **pool, struct mc_err *err);
 void mc_pool_destroy(struct mc_pool *pool);
 int mc_pool_threads(const struct mc_pool *pool);
+/* A thread's own scratch, for what a kernel packs inside one task: aligned to a cache line, not
+ * zeroed between tasks. */
+#define MC_POOL_SCRATCH ((size_t)640 << 10) /* bytes */
+void *mc_pool_scratch(const struct mc_pool *pool, int thread);
 /* Runs fn(arg, 0..tasks-1, .) and returns when all are done. Called from one thread only; not
  * re-entrant. */
 void mc_pool_run(struct mc_pool *pool, mc_pool_fn fn, void *arg, int tasks);

@@ -1,7 +1,7 @@
-/* test_kern_small.c - the small product of every instruction set that this CPU has, and the plain
- * one, against each element's chain of fused multiply-adds written down: the same bits. Operands
- * end where a page ends and the next one may not be touched. test_kern_small64.c: the same in fp64.
- * links: mc_kern
+/* test_kern_small.c - the small and the large product of every instruction set that this CPU has,
+ * and the plain one, against each element's chain of fused multiply-adds written down: the same
+ * bits. Operands end where a page ends and the next one may not be touched. test_kern_small64.c:
+ * the same in fp64. links: mc_kern
  */
 #ifdef SMALL_IN_F64
 #define real        double
@@ -52,14 +52,17 @@ static real *operand(int i, int64_t rows, int64_t cols, int64_t ld, uint64_t see
     return p;
 }
 
-/* One element: fused multiply-adds, k ascending, begun anew every 256. */
-static real element(const struct small *s, int64_t i, int64_t j, real c)
+static int64_t chain = SMALL_K;
+static real pack[PACK_BYTES / sizeof(real)] __attribute__((aligned(64)));
+
+/* One element: fused multiply-adds, k ascending, begun anew every `chain`. */
+static real element(const struct product *s, int64_t i, int64_t j, real c)
 {
     int64_t p = 0;
     int acc = s->acc;
     do {
         real sum = 0;
-        for (int64_t end = p + 256; p < s->k && p < end; p++) {
+        for (int64_t end = p + chain; p < s->k && p < end; p++) {
             real x = s->a[i * s->ars + p * s->acs];
             real y = s->tb ? s->b[j * s->ldb + p] : s->b[p * s->ldb + j];
             sum = REAL_IS_F32 ? (real)fmaf((float)x, (float)y, (float)sum)
@@ -72,13 +75,13 @@ static real element(const struct small *s, int64_t i, int64_t j, real c)
     return c;
 }
 
-typedef void (*small_fn)(const struct small *s);
+typedef void (*small_fn)(const struct product *s);
 
 static void check(small_fn f, int64_t m, int64_t n, int64_t k, int op, int acc, int64_t pad)
 {
     int ta = op & 1, tb = op >> 1;
     int64_t am = ta ? k : m, an = ta ? m : k, bm = tb ? n : k, bn = tb ? k : n;
-    struct small s = {.m = m, .n = n, .k = k, .tb = tb, .acc = acc};
+    struct product s = {.m = m, .n = n, .k = k, .tb = tb, .acc = acc, .pack = pack};
     s.alpha = pad ? (real)0.7 : (real)1;
     s.a = operand(0, am, an, an + pad, 1);
     s.b = operand(1, bm, bn, bn + pad, 2);
@@ -120,11 +123,30 @@ static void sweep(small_fn f)
     }
 }
 
+/* Past one strip in depth and in width, rows of every kind left over. */
+static void sweep_large(small_fn f)
+{
+    chain = KC;
+    sweep(f);
+    for (int op = 0; op < 4; op++) {
+        check(f, 31, 45, KC, op, 0, 0);
+        check(f, 19, 33, KC + 1, op, 1, 1);
+        check(f, 15, 21, 2 * KC + 5, op, 0, 1);
+        check(f, 29, NC + 17, 40, op, 1, 0);
+        check(f, 5, 2 * NC + 40, 16, op, 0, 1);
+    }
+    chain = SMALL_K;
+}
+static void test_large_plain(void **state)
+{
+    (void)state, sweep_large(big_plain);
+}
+
 static void test_plain(void **state)
 {
     (void)state, sweep(small_plain);
 }
-static void chosen(const struct small *s)
+static void chosen(const struct product *s)
 {
     assert_int_equal(small_gemm(s), 1);
 }
@@ -132,7 +154,7 @@ static void test_chosen(void **state)
 {
     static const real zero[1];
     real c[1];
-    struct small s = {.m = 1, .n = 1, .k = 1, .a = zero, .b = zero, .c = c, .alpha = 1};
+    struct product s = {.m = 1, .n = 1, .k = 1, .a = zero, .b = zero, .c = c, .alpha = 1};
     (void)state;
     if (!small_gemm(&s)) /* no fused multiply-add here */
         skip();
@@ -145,6 +167,20 @@ static void test_avx2(void **state)
     if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma"))
         skip();
     sweep(small_avx2);
+}
+static void test_large_avx2(void **state)
+{
+    (void)state;
+    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma"))
+        skip();
+    sweep_large(big_avx2);
+}
+static void test_large_avx512(void **state)
+{
+    (void)state;
+    if (!__builtin_cpu_supports("avx512f"))
+        skip();
+    sweep_large(big_avx512);
 }
 static void test_avx512(void **state)
 {
@@ -159,7 +195,7 @@ static void test_avx512(void **state)
 static void test_tiles_do_not_enter(void **state)
 {
     static real whole[50 * 70], part[1];
-    struct small none = {.k = 0, .a = part, .b = part, .c = part};
+    struct product none = {.k = 0, .a = part, .b = part, .c = part};
     (void)state;
     if (!small_gemm(&none))
         skip();
@@ -170,7 +206,7 @@ static void test_tiles_do_not_enter(void **state)
         gemm_block(ta, tb, 50, 70, 90, 1, a, ta ? 50 : 90, b, tb ? 90 : 70, 0, whole, 70);
         for (int i = 0; i < 50; i++)
             for (int j = 0; j < 70; j++) {
-                struct small s = {.m = 1, .n = 1, .k = 90, .tb = tb, .alpha = 1, .ldc = 1};
+                struct product s = {.m = 1, .n = 1, .k = 90, .tb = tb, .alpha = 1, .ldc = 1};
                 s.a = a + (ta ? i : i * 90), s.ars = 1, s.acs = ta ? 50 : 1;
                 s.b = b + (tb ? j * 90 : j), s.ldb = tb ? 90 : 70;
                 s.c = part;
@@ -184,10 +220,13 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_plain),
+        cmocka_unit_test(test_large_plain),
         cmocka_unit_test(test_chosen),
 #if SMALL_X86
         cmocka_unit_test(test_avx2),
         cmocka_unit_test(test_avx512),
+        cmocka_unit_test(test_large_avx2),
+        cmocka_unit_test(test_large_avx512),
 #endif
         cmocka_unit_test(test_tiles_do_not_enter),
     };

@@ -1,7 +1,7 @@
 /* attn.inl - attention that never stores T x T.
  *
  * A block is BQ query rows against up to BK keys: scores [BQ, BK] live in the thread's scratch, and
- * both products are one BLAS call. Forward walks the keys once with a running maximum m and sum l
+ * both products are one call. Forward walks the keys once with a running maximum m and sum l
  * per row (a new maximum rescales what the row has so far); backward gets the probabilities again
  * from lse. The blocks follow from the shape alone.
  *
@@ -9,7 +9,7 @@
  *     that only fill the row's last LANES, get score -inf instead of loops of their own.
  * I2  One task owns a kv head: it adds dk and dv over its query heads, and over query blocks,
  *     ascending.
- * I3  The first BLAS call on an output row overwrites (beta 0), later ones add.
+ * I3  The first product on an output row overwrites (beta 0), later ones add.
  * I4  A block's keys begin at the first one that its first row sees (the first keys of rows do not
  *     fall), rounded down to LANES; what a window or an earlier document hides is not computed.
  * Shapes: q, o, d_o, dq rows [B*T, heads*D]; k, v, dk, dv rows [B*T, kv_heads*D]; lse [B, heads,

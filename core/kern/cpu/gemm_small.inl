@@ -14,7 +14,7 @@
 
 /* c [r, n <= 2 VL] from a (rows ars, columns acs apart) and b [k][.], rows ldb apart, v vectors of
  * it. r and v are constants where this is called. */
-SMALL_ISA INL void SMALL_TILE(int r, int v, const struct small *s, int64_t k, const real *a,
+SMALL_ISA INL void SMALL_TILE(int r, int v, const struct product *s, int64_t k, const real *a,
                               const real *b, int64_t ldb, real *c, int64_t n, int acc)
 {
     VEC sum[ROWS_1][2]; /* ROWS <= ROWS_1 */
@@ -59,7 +59,7 @@ SMALL_ISA INL void SMALL_TILE(int r, int v, const struct small *s, int64_t k, co
 }
 
 /* All rows of one panel. */
-SMALL_ISA INL void SMALL_PANEL(int v, const struct small *s, int64_t k, const real *a,
+SMALL_ISA INL void SMALL_PANEL(int v, const struct product *s, int64_t k, const real *a,
                                const real *b, int64_t ldb, real *c, int64_t n, int acc)
 {
     int64_t i = 0;
@@ -110,7 +110,7 @@ SMALL_ISA INL void SMALL_PACK(real *to, int64_t w, int tb, const real *b, int64_
             to[p * w + j] = b[j * ldb + p];
 }
 
-SMALL_ISA static void SMALL_GEMM(const struct small *s)
+SMALL_ISA static void SMALL_GEMM(const struct product *s)
 {
     real panel[SMALL_K * 2 * VL] __attribute__((aligned(64))); /* I2 */
     int64_t p = 0;
@@ -135,6 +135,8 @@ SMALL_ISA static void SMALL_GEMM(const struct small *s)
         p += k;
     } while (p < s->k);
 }
+
+#include "gemm_big.inl"
 
 #undef TRANSPOSE_8
 #undef SMALL_GEMM
