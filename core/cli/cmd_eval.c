@@ -93,7 +93,7 @@ int mc_cmd_eval(int argc, char **argv)
             replace_data(m.recipe, data);
         mc_status st = mc_cli_tokenizer_find(&m, tokenizer, &err);
         if (st == MC_OK)
-            st = mc_session_open(m.recipe, m.ckpt, mc_pool_default_threads(1), &s, &err);
+            st = mc_session_open(m.recipe, NULL, m.ckpt, mc_pool_default_threads(1), &s, &err);
         if (st == MC_OK)
             st = mc_session_eval(s, m.own.loaded.base_dir[0] ? m.own.loaded.base_dir : ".", samples,
                                  &e, &err);

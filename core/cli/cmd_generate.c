@@ -98,7 +98,7 @@ static mc_status draw(struct mc_cli_model *m, const struct settings *o, struct s
 {
     struct mc_session *s = NULL;
     int64_t made = 0, n = prompt->n;
-    MC_TRY(mc_session_open(m->recipe, m->ckpt, mc_pool_default_threads(1), &s, err));
+    MC_TRY(mc_session_open(m->recipe, NULL, m->ckpt, mc_pool_default_threads(1), &s, err));
     struct mc_generate_cfg cfg = {.prompt = prompt->v,
                                   .nprompt = n,
                                   .eos = mc_tokenizer_eos(k->tok),

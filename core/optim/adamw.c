@@ -13,15 +13,17 @@
  *     (0 / (0 + eps) = 0, hence eps > 0), so an update may run over them.
  * I2  One kernel call per *run*: the longest row of parameters with the same decay and factor.
  * I3  The norm adds one fp64 partial per parameter in the order of their names (strcmp), so it does
- *     not depend on the storage order; NaN and Inf come through.
+ *     not depend on the storage order; NaN and Inf come through. A partial is over what this rank
+ *     counts of the tensor: its range of rows (shard.h), on one of the ranks that hold the same
+ *     box; several ranks add their partials tensor by tensor before they are combined.
  * I4  Norm, update and hash allocate nothing.
  * I5  At bf16 the weight always is its master, rounded: whoever sets masters calls
  *     mc_optim_round_weights().
- * weights_hash: XXH3-64 of, for each parameter in name order: name and NUL, dimensions (u64), each
- * dimension (u64), the tensor's mc_hash_elems (u64); all little-endian. It knows logical tensors
- * only, so any storage layout gives the same.
- * Memory: handle life; borrows graph, kernels, pool and buffers, which must outlive it.
- * Threads: one caller; kernels use the pool. */
+ * I6  With a split shard, moments and masters lie as the shard says, and the update is of the owned
+ * rows alone. weights_hash: XXH3-64 of, for each parameter in name order: name and NUL, dimensions
+ * (u64), each dimension (u64), the tensor's mc_hash_elems (u64); all little-endian. It knows
+ * logical tensors only, so any storage layout gives the same. Memory: handle life; borrows graph,
+ * kernels, pool and buffers, which must outlive it. Threads: one caller; kernels use the pool. */
 #include "optim.h"
 #include <math.h>
 #include <stdio.h>
@@ -33,12 +35,15 @@
 
 struct run {
     int64_t first, n; /* elements of the flat buffer */
+    int64_t state;    /* of its first element in the moments */
     double decay, lr_scale;
 };
 struct mc_optim {
     const struct mc_graph *graph;
     const struct mc_kern_ops *kern;
     struct mc_pool *pool;
+    const struct mc_shard *shard;
+    struct mc_shard *whole; /* ours, when the caller has none */
     struct mc_optim_buffers buf;
     double beta1, beta2, eps;
     int nparams;
@@ -47,11 +52,13 @@ struct mc_optim {
     int nruns;
     struct run *run;
     struct mc_hasher *hash;
+    double *parts;  /* [nparams] of the norm */
+    uint64_t *sums; /* [nparams] of the hash */
 };
 
-struct mc_optim_memory mc_optim_memory(const struct mc_graph *g, enum mc_dtype dtype)
+struct mc_optim_memory mc_optim_memory(const struct mc_shard *shard, enum mc_dtype dtype)
 {
-    size_t bytes = (size_t)mc_graph_flat_count(g) * mc_dtype_size(mc_optim_dtype(dtype));
+    size_t bytes = (size_t)shard->state_count * mc_dtype_size(mc_optim_dtype(dtype));
     return (struct mc_optim_memory){
         .m = bytes, .v = bytes, .master = mc_optim_dtype(dtype) != dtype ? bytes : 0};
 }
@@ -129,26 +136,32 @@ mc_status mc_optim_check(const struct mc_recipe *r, const struct mc_graph *g, st
     return st;
 }
 
+static void add_run(struct mc_optim *o, int param, int64_t first, int64_t count, int64_t state)
+{
+    struct run *r = o->nruns ? &o->run[o->nruns - 1] : NULL;
+    MC_ASSERT(count >= 0 && (!r || first >= r->first + r->n));
+    if (r && r->decay == o->decay[param] && r->lr_scale == o->lr_scale[param] &&
+        state - r->state == first - r->first)
+        r->n = first + count - r->first; /* I1: over the gap */
+    else
+        o->run[o->nruns++] = (struct run){first, count, state, o->decay[param], o->lr_scale[param]};
+}
+
 static void make_runs(struct mc_optim *o) /* I2 */
 {
-    int64_t end = 0;
-    for (int i = 0; i < o->nparams; i++) {
+    const struct mc_shard *s = o->shard;
+    for (int k = 0; s->split && k < s->npieces; k++) /* I6 */
+        add_run(o, s->piece[k].param, s->piece[k].flat, s->piece[k].count, s->piece[k].state);
+    for (int i = 0; !s->split && i < o->nparams; i++) {
         const struct mc_param *p = mc_graph_param(o->graph, i);
-        struct run *r = o->nruns ? &o->run[o->nruns - 1] : NULL;
-        MC_ASSERT(p->offset >= end && p->count >= 0);
-        end = p->offset + p->count;
-        if (r && r->decay == o->decay[i] && r->lr_scale == o->lr_scale[i])
-            r->n = end - r->first; /* I1: over the gap */
-        else
-            o->run[o->nruns++] = (struct run){p->offset, p->count, o->decay[i], o->lr_scale[i]};
+        add_run(o, i, p->offset, p->count, p->offset);
     }
-    MC_ASSERT(end <= mc_graph_flat_count(o->graph));
 }
 
 mc_status mc_optim_create(const struct mc_recipe *r, const struct mc_graph *g,
                           const struct mc_kern_ops *k, struct mc_pool *pool,
-                          const struct mc_optim_buffers *buf, struct mc_optim **o,
-                          struct mc_err *err)
+                          const struct mc_optim_buffers *buf, const struct mc_shard *shard,
+                          struct mc_optim **o, struct mc_err *err)
 {
     if (!(r->optim.eps > 0))
         return mc_err_set(err, MC_E_RECIPE, "optim.eps: %g; it must be above 0", r->optim.eps);
@@ -160,6 +173,7 @@ mc_status mc_optim_create(const struct mc_recipe *r, const struct mc_graph *g,
     *y = (struct mc_optim){.graph = g,
                            .kern = k,
                            .pool = pool,
+                           .shard = shard,
                            .buf = *buf,
                            .beta1 = r->optim.betas[0],
                            .beta2 = r->optim.betas[1],
@@ -170,11 +184,17 @@ mc_status mc_optim_create(const struct mc_recipe *r, const struct mc_graph *g,
     y->lr_scale = mc_alloc(n * sizeof *y->lr_scale, "rate factor of parameters");
     y->by_name = mc_alloc(n * sizeof *y->by_name, "name order of parameters");
     y->run = mc_alloc(n * sizeof *y->run, "runs of parameters");
+    y->parts = mc_alloc(n * sizeof *y->parts, "norms of parameters");
+    y->sums = mc_alloc(n * sizeof *y->sums, "hashes of parameters");
     y->hash = mc_hasher_create();
     mc_status st = MC_OK;
-    if (!y->decay || !y->lr_scale || !y->by_name || !y->run || !y->hash) {
+    if (!y->decay || !y->lr_scale || !y->by_name || !y->run || !y->hash || !y->parts || !y->sums) {
         st = mc_err_set(err, MC_E_NOMEM, "no memory for an optimizer of %d parameters", y->nparams);
         goto fail;
+    }
+    if (!shard) {
+        MC_TRY_GOTO(st, mc_shard_create(g, 1, 0, 0, &y->whole, err), fail);
+        y->shard = y->whole;
     }
     MC_TRY_GOTO(st, sort_names(y, err), fail);
     MC_TRY_GOTO(st, resolve(&r->optim, g, y->decay, y->lr_scale, err), fail);
@@ -191,6 +211,9 @@ void mc_optim_destroy(struct mc_optim *o)
     if (!o)
         return;
     mc_hasher_destroy(o->hash);
+    mc_shard_destroy(o->whole);
+    mc_free(o->parts);
+    mc_free(o->sums);
     mc_free(o->run);
     mc_free(o->by_name);
     mc_free(o->lr_scale);
@@ -200,14 +223,28 @@ void mc_optim_destroy(struct mc_optim *o)
 
 /* ---- the step ---- */
 
-double mc_optim_grad_norm(struct mc_optim *o)
+void mc_optim_norm_parts(const struct mc_optim *o, double *parts)
+{
+    memset(parts, 0, (size_t)o->nparams * sizeof *parts);
+    for (int k = 0; k < o->shard->npieces; k++) { /* I3 */
+        const struct mc_piece *x = &o->shard->piece[k];
+        if (mc_graph_param(o->graph, x->param)->owned)
+            parts[x->param] = o->kern->sum_squares(o->pool, at(o->buf.grads, o, x->flat), x->count);
+    }
+}
+
+double mc_optim_norm_of(const struct mc_optim *o, const double *parts)
 {
     double sum = 0;
-    for (int i = 0; i < o->nparams; i++) { /* I3 */
-        const struct mc_param *p = mc_graph_param(o->graph, o->by_name[i]);
-        sum += o->kern->sum_squares(o->pool, at(o->buf.grads, o, p->offset), p->count);
-    }
+    for (int i = 0; i < o->nparams; i++) /* I3 */
+        sum += parts[o->by_name[i]];
     return sqrt(sum);
+}
+
+double mc_optim_grad_norm(struct mc_optim *o)
+{
+    mc_optim_norm_parts(o, o->parts);
+    return mc_optim_norm_of(o, o->parts);
 }
 
 double mc_optim_clip(double limit, double norm)
@@ -222,11 +259,11 @@ void mc_optim_update(struct mc_optim *o, int64_t t, double lr, double grad_scale
     for (int i = 0; i < o->nruns; i++) {
         const struct run *r = &o->run[i];
         struct mc_adamw a = {.n = r->n,
-                             .w = o->buf.master ? at(o->buf.master, o, r->first)
+                             .w = o->buf.master ? at(o->buf.master, o, r->state)
                                                 : weight_at(o, r->first),
                              .rounded = o->buf.master ? weight_at(o, r->first) : NULL,
-                             .m = at(o->buf.m, o, r->first),
-                             .v = at(o->buf.v, o, r->first),
+                             .m = at(o->buf.m, o, r->state),
+                             .v = at(o->buf.v, o, r->state),
                              .g = at(o->buf.grads, o, r->first),
                              .gscale = grad_scale,
                              .lr = lr * r->lr_scale,
@@ -281,20 +318,84 @@ int mc_optim_tensors(const struct mc_graph *g, enum mc_dtype precision, struct m
     return n;
 }
 
-int mc_optim_state(const struct mc_optim *o, struct mc_state_tensor *t, int cap)
+/* The buffer of a kind; NULL: not kept at this precision. */
+static void *buffer(const struct mc_optim *o, int kind)
 {
     void *const flat[NKINDS] = {o->buf.params, o->buf.master, o->buf.m, o->buf.v};
-    int all = mc_optim_tensors(o->graph, o->kern->dtype, t, cap), n = 0;
+    return flat[kind];
+}
+
+/* Rows of parameter p, at element `i` of the buffer of a kind. */
+static void add_tensor(const struct mc_optim *o, int kind, const struct mc_param *p,
+                       struct mc_box box, int64_t i, struct mc_state_tensor *t)
+{
+    enum mc_dtype dtype = kinds[kind].rounded ? o->kern->dtype : o->kern->wide->dtype;
+    *t = (struct mc_state_tensor){
+        .dtype = dtype, .shape = p->shape, .box = box, .data = element(buffer(o, kind), dtype, i)};
+    snprintf(t->name, sizeof t->name, "%s/%s", kinds[kind].name, p->name);
+}
+
+int mc_optim_state(const struct mc_optim *o, struct mc_state_tensor *t, int cap)
+{
+    const struct mc_shard *s = o->shard;
+    int n = 0;
+    for (int k = 0; k < NKINDS; k++) {
+        int pieces = k > 0 && s->split; /* I6 */
+        if (!buffer(o, k))
+            continue;
+        for (int i = 0; !pieces && i < o->nparams; i++) {
+            const struct mc_param *p = mc_graph_param(o->graph, i);
+            if (p->count > 0 && n++ < cap)
+                add_tensor(o, k, p, p->box, p->offset, &t[n - 1]);
+        }
+        for (int i = 0; pieces && i < s->npieces; i++) {
+            const struct mc_piece *x = &s->piece[i];
+            const struct mc_param *p = mc_graph_param(o->graph, x->param);
+            if (n++ < cap)
+                add_tensor(o, k, p, mc_shard_box(p, x->row, x->rows), x->state, &t[n - 1]);
+        }
+    }
+    return n;
+}
+
+int mc_optim_owned(const struct mc_optim *o, struct mc_state_tensor *t, int cap)
+{
+    int n = 0;
     for (int k = 0; k < NKINDS; k++)
-        for (int i = 0; flat[k] && i < o->nparams && n < cap; i++, n++)
-            t[n].data = element(flat[k], t[n].dtype, mc_graph_param(o->graph, i)->offset);
-    return all;
+        for (int i = 0; buffer(o, k) && i < o->shard->npieces; i++) {
+            const struct mc_piece *x = &o->shard->piece[i];
+            const struct mc_param *p = mc_graph_param(o->graph, x->param);
+            if (p->owned && n++ < cap)
+                add_tensor(o, k, p, mc_shard_box(p, x->row, x->rows), k ? x->state : x->flat,
+                           &t[n - 1]);
+        }
+    return n;
 }
 
 void mc_optim_round_weights(struct mc_optim *o) /* I5 */
 {
-    if (o->buf.master)
+    const struct mc_shard *s = o->shard;
+    if (!o->buf.master)
+        return;
+    if (!s->split)
         o->kern->from_f32(o->buf.params, o->buf.master, mc_graph_flat_count(o->graph));
+    for (int i = 0; s->split && i < s->npieces; i++)
+        o->kern->from_f32(weight_at(o, s->piece[i].flat), at(o->buf.master, o, s->piece[i].state),
+                          s->piece[i].count);
+}
+
+void mc_optim_set_masters(struct mc_optim *o, const void *flat) /* I5 */
+{
+    const struct mc_shard *s = o->shard;
+    size_t size = mc_dtype_size(o->kern->wide->dtype);
+    MC_ASSERT(o->buf.master);
+    if (!s->split)
+        memcpy(o->buf.master, flat, (size_t)mc_graph_flat_count(o->graph) * size);
+    for (int i = 0; s->split && i < s->npieces; i++)
+        memcpy(at(o->buf.master, o, s->piece[i].state),
+               (const char *)flat + (size_t)s->piece[i].flat * size,
+               (size_t)s->piece[i].count * size);
+    o->kern->from_f32(o->buf.params, flat, mc_graph_flat_count(o->graph));
 }
 
 static void hash_u64(struct mc_hasher *h, uint64_t v)
@@ -305,7 +406,44 @@ static void hash_u64(struct mc_hasher *h, uint64_t v)
     mc_hasher_add(h, b, sizeof b);
 }
 
-uint64_t mc_optim_weights_hash(const struct mc_optim *o)
+/* Sum over the box b of a tensor of this shape, its elements at `data`, row-major. */
+static uint64_t hash_box(const void *data, int size, const struct mc_shape *shape,
+                         const struct mc_box *b)
+{
+    int last = b->nd - 1;
+    int64_t width = b->nd > 0 ? b->n[last] : 1, lines = mc_box_count(b) / width;
+    uint64_t sum = 0;
+    for (int64_t k = 0; k < lines; k++) { /* a line along the last dimension */
+        int64_t at[MC_MAX_DIMS] = {0}, rest = k;
+        uint64_t index = 0;
+        for (int d = last - 1; d >= 0; d--) {
+            at[d] = b->lo[d] + rest % b->n[d];
+            rest /= b->n[d];
+        }
+        if (b->nd > 0)
+            at[last] = b->lo[last];
+        for (int d = 0; d < b->nd; d++)
+            index = index * (uint64_t)shape->dim[d] + (uint64_t)at[d];
+        sum += mc_hash_elems((const char *)data + (size_t)(k * width) * (size_t)size, size, index,
+                             (uint64_t)width);
+    }
+    return sum;
+}
+
+void mc_optim_hash_parts(const struct mc_optim *o, uint64_t *parts)
+{
+    memset(parts, 0, (size_t)o->nparams * sizeof *parts);
+    for (int k = 0; k < o->shard->npieces; k++) {
+        const struct mc_piece *x = &o->shard->piece[k];
+        const struct mc_param *p = mc_graph_param(o->graph, x->param);
+        struct mc_box box = mc_shard_box(p, x->row, x->rows);
+        if (p->owned)
+            parts[x->param] = hash_box(weight_at(o, x->flat), (int)mc_dtype_size(o->kern->dtype),
+                                       &p->shape, &box);
+    }
+}
+
+uint64_t mc_optim_hash_of(const struct mc_optim *o, const uint64_t *parts)
 {
     mc_hasher_reset(o->hash);
     for (int i = 0; i < o->nparams; i++) {
@@ -314,8 +452,13 @@ uint64_t mc_optim_weights_hash(const struct mc_optim *o)
         hash_u64(o->hash, (uint64_t)p->shape.nd);
         for (int k = 0; k < p->shape.nd; k++)
             hash_u64(o->hash, (uint64_t)p->shape.dim[k]);
-        hash_u64(o->hash, mc_hash_elems(weight_at(o, p->offset), (int)mc_dtype_size(o->kern->dtype),
-                                        0, (uint64_t)p->count));
+        hash_u64(o->hash, parts[o->by_name[i]]);
     }
     return mc_hasher_value(o->hash);
+}
+
+uint64_t mc_optim_weights_hash(const struct mc_optim *o)
+{
+    mc_optim_hash_parts(o, o->sums);
+    return mc_optim_hash_of(o, o->sums);
 }

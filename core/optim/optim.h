@@ -12,6 +12,7 @@
 #include "../base/status.h"
 #include "../graph/graph.h"
 #include "../recipe/recipe.h"
+#include "shard.h"
 
 struct mc_counters {
     int64_t steps, samples, tokens;
@@ -35,34 +36,47 @@ enum mc_dtype mc_optim_dtype(enum mc_dtype precision);
 struct mc_optim_memory {
     size_t m, v, master;
 }; /* bytes; master 0 in fp32 and fp64: the weight is the master */
-struct mc_optim_memory mc_optim_memory(const struct mc_graph *g, enum mc_dtype dtype);
+struct mc_optim_memory mc_optim_memory(const struct mc_shard *shard, enum mc_dtype dtype);
 struct mc_optim;
 struct mc_optim_buffers {
-    void *params, *grads, *m, *v;
-    void *master; /* NULL: the weights are the masters */
-};                /* flat, graph layout */
-/* Rules: first match wins; a glob that matches nothing is an error that names it. */
+    void *params, *grads; /* flat, graph layout */
+    void *m, *v;          /* as the shard says */
+    void *master;         /* so, too. NULL: the weights are the masters */
+};
+/* Rules: first match wins; a glob that matches nothing is an error that names it. shard: borrowed;
+ * NULL: one rank. */
 mc_status mc_optim_create(const struct mc_recipe *r, const struct mc_graph *g,
                           const struct mc_kern_ops *k, struct mc_pool *pool,
-                          const struct mc_optim_buffers *buf, struct mc_optim **o,
-                          struct mc_err *err);
+                          const struct mc_optim_buffers *buf, const struct mc_shard *shard,
+                          struct mc_optim **o, struct mc_err *err);
 /* The rules alone, before anything is taken: MC_E_RECIPE as create would say it. */
 mc_status mc_optim_check(const struct mc_recipe *r, const struct mc_graph *g, struct mc_err *err);
 void mc_optim_destroy(struct mc_optim *o);
+/* The norm of one rank; of several: each one's parts [parameters], added over the ranks, combined.
+ */
 double mc_optim_grad_norm(struct mc_optim *o);
+void mc_optim_norm_parts(const struct mc_optim *o, double *parts);
+double mc_optim_norm_of(const struct mc_optim *o, const double *parts);
 /* One successful update; t counts from 1. */
 void mc_optim_update(struct mc_optim *o, int64_t t, double lr, double grad_scale);
 /* min(1, limit / (norm + 1e-6)); limit 0: 1. */
 double mc_optim_clip(double limit, double norm);
 double mc_optim_decay_of(const struct mc_optim *o, int param); /* for explain and tests */
 double mc_optim_lr_scale_of(const struct mc_optim *o, int param);
-/* The tensors of a run's state: model/NAME of every parameter, then at bf16 master/NAME, then
- * adam_m/NAME and adam_v/NAME. Returns the count; fills up to cap, data NULL. */
+/* The tensors of a run's state, whole: model/NAME of every parameter, then at bf16 master/NAME,
+ * then adam_m/NAME and adam_v/NAME. Returns the count; fills up to cap, data NULL. */
 int mc_optim_tensors(const struct mc_graph *g, enum mc_dtype precision, struct mc_state_tensor *t,
                      int cap);
-/* The same with data. */
+/* In the same order: all that this rank holds, so what it loads; and what it owns of it, which the
+ * owned of all ranks make whole, each element once: so what it saves. */
 int mc_optim_state(const struct mc_optim *o, struct mc_state_tensor *t, int cap);
-/* At bf16: weights from the masters, rounded to nearest even; else nothing. */
+int mc_optim_owned(const struct mc_optim *o, struct mc_state_tensor *t, int cap);
+/* At bf16: weights from the masters kept here, rounded to nearest even; else nothing. */
 void mc_optim_round_weights(struct mc_optim *o);
-/* weights_hash of the parameters: of the bits that the model computes with. */
+/* At bf16: masters from a flat fp32 buffer in the graph's layout, and all weights from it. */
+void mc_optim_set_masters(struct mc_optim *o, const void *flat);
+/* weights_hash of the parameters, of the bits that the model computes with: of one rank; of
+ * several: parts [parameters] added mod 2^64. */
 uint64_t mc_optim_weights_hash(const struct mc_optim *o);
+void mc_optim_hash_parts(const struct mc_optim *o, uint64_t *parts);
+uint64_t mc_optim_hash_of(const struct mc_optim *o, const uint64_t *parts);

@@ -79,10 +79,10 @@ mc_status mc_books_write(const struct mc_books *b, const struct mc_books_run *ru
     mc_json_str(j, "software", run->software);
     mc_json_str(j, "fingerprint", run->fingerprint);
     mc_json_str(j, "tokenizer", r->data.tokenizer);
-    mc_json_open(j, "layout", '{'); /* one rank */
+    mc_json_open(j, "layout", '{');
     for (int a = 0; a < MC_NAXES; a++)
-        mc_json_i64(j, mc_axis_name((enum mc_axis)a), 1);
-    mc_json_i64(j, "world", 1);
+        mc_json_i64(j, mc_axis_name((enum mc_axis)a), run->layout ? run->layout->size[a] : 1);
+    mc_json_i64(j, "world", run->layout ? run->layout->world : 1);
     mc_json_close(j, '}');
     mc_json_open(j, "spikes", '{');
     mc_json_i64(j, "cap", b->spikes.cap);

@@ -9,6 +9,7 @@
 #include "../base/status.h"
 #include "../data/data.h"
 #include "../optim/optim.h"
+#include "../par/layout.h"
 
 enum { MC_SPIKES_MAX = 1024 };
 /* The last `cap` gradient norms of successful updates, in order of time and in order of size. */
@@ -38,6 +39,7 @@ struct mc_books_run {
     const struct mc_data *data;
     const struct mc_hook_ops *hooks; /* may be NULL */
     const char *fingerprint, *software;
+    const struct mc_layout *layout; /* NULL: one rank */
 };
 /* What a checkpoint said about the run that wrote it. */
 struct mc_books_seen {

@@ -4,6 +4,7 @@
  *     in stream order, so it does not depend on the microbatch but for rounding.
  * I2  Evaluation changes no state of training: it has its own graph over the same parameters, and
  *     uses scratch and batch buffers between steps.
+ *     Several replicas evaluate a part each; their sums are added.
  * I3  A stop signal ends it between microbatches; a part of a mean is never reported. The books
  * then say that it is owed, and the resumed run begins with it.
  *
@@ -19,29 +20,68 @@ int mc_eval_due(const struct mc_trainer *t)
     return mc_crossed(&t->recipe->eval.every, &t->step.before, &t->step.after, t->eval_ns);
 }
 
+/* Before each microbatch: has a rank failed, or a stop signal? Then all of them end here. */
+static mc_status agree(const struct mc_world *w, mc_status mine, int *stop, struct mc_err *err)
+{
+    double v[2] = {mine != MC_OK, *stop};
+    MC_TRY(mc_world_sum(w, v, 2, err));
+    if (v[0] > 0)
+        return mc_world_vote(w, mine, NULL, err);
+    *stop = v[1] > 0;
+    return MC_OK;
+}
+
+/* This replica's samples; all replicas go as many rounds as the one with most. */
+static mc_status eval_part(const struct mc_eval_job *job, struct mc_eval_sum *s, struct mc_err *err)
+{
+    const struct mc_world *w = job->world;
+    int64_t first, own, zero, most;
+    mc_batch_share(job->samples, w->replicas, 0, &zero, &most);
+    mc_batch_share(job->samples, w->replicas, w->replica, &first, &own);
+    for (int64_t at = 0; at < most; at += job->micro) {
+        int64_t b = own - at < job->micro ? own - at : job->micro;
+        int stop = job->poll && mc_signals_pending();
+        mc_status st = MC_OK;
+        if (b > 0 && !stop)
+            st = mc_data_fetch_valid(job->data, first + at, b, job->tokens, job->targets, err);
+        MC_TRY(agree(w, st, &stop, err));
+        if (stop) { /* I3 */
+            s->stopped = 1;
+            return MC_OK;
+        }
+        if (b <= 0)
+            continue;
+        for (int64_t i = 0; i < b * job->seq; i++) {
+            s->tokens += job->targets[i] >= 0;
+            if (job->id_bytes && job->targets[i] >= 0)
+                s->bytes += job->id_bytes[job->targets[i]];
+        }
+        struct mc_microbatch mb = {.b = b,
+                                   .t = job->seq,
+                                   .tokens = job->tokens,
+                                   .targets = job->targets,
+                                   .watch = job->watch};
+        MC_TRY(mc_graph_forward(job->graph, 0, &mb, 0, &s->loss_sum, err));
+        s->samples += b;
+        if (job->each)
+            job->each(job->arg, s->samples);
+    }
+    return MC_OK;
+}
+
 mc_status mc_eval_sum(const struct mc_eval_job *job, struct mc_eval_sum *sum, struct mc_err *err)
 {
     struct mc_eval_sum s = {0};
-    while (s.samples < job->samples) {
-        int64_t b = job->samples - s.samples < job->micro ? job->samples - s.samples : job->micro;
-        if (job->poll && mc_signals_pending()) { /* I3 */
-            s.stopped = 1;
-            break;
-        }
-        MC_TRY(mc_data_fetch_valid(job->data, s.samples, b, job->tokens, job->targets, err));
-        for (int64_t i = 0; i < b * job->seq; i++) {
-            s.tokens += job->targets[i] >= 0;
-            if (job->id_bytes && job->targets[i] >= 0)
-                s.bytes += job->id_bytes[job->targets[i]];
-        }
-        struct mc_microbatch mb = {
-            .b = b, .t = job->seq, .tokens = job->tokens, .targets = job->targets};
-        MC_TRY(mc_graph_forward(job->graph, 0, &mb, 0, &s.loss_sum, err));
-        s.samples += b;
-        if (job->each)
-            job->each(job->arg, s.samples);
-    }
-    *sum = s;
+    MC_TRY(eval_part(job, &s, err));
+    int counts = job->world->counts; /* counts below 2^53, exact */
+    double v[4] = {counts ? s.loss_sum : 0, counts ? (double)s.tokens : 0,
+                   counts ? (double)s.samples : 0, counts ? (double)s.bytes : 0};
+    MC_TRY(mc_world_sum(job->world, v, 4, err));
+    *sum = (struct mc_eval_sum){.loss_sum = v[0],
+                                .tokens = (int64_t)v[1],
+                                .samples = (int64_t)v[2],
+                                .bytes = (int64_t)v[3],
+                                .stopped = s.stopped};
     return MC_OK;
 }
 
@@ -53,22 +93,55 @@ static void each(void *arg, int64_t samples)
         atomic_store_explicit(&t->cfg->page->beat_ns, mc_clock_ns(), memory_order_relaxed);
 }
 
-mc_status mc_eval_run(struct mc_trainer *t, struct mc_err *err)
+/* The control rank's: event, log, hook. */
+static mc_status tell(struct mc_trainer *t, const struct mc_eval_sum *sum, int64_t begin,
+                      struct mc_err *err)
 {
     struct mc_event e;
+    double loss = sum->tokens > 0 ? sum->loss_sum / (double)sum->tokens : 0;
+    mc_event_begin(&e);
+    mc_json_i64(&e.j, "step", t->books.at.steps);
+    mc_json_f64(&e.j, "loss", loss);
+    mc_json_i64(&e.j, "tokens", sum->tokens);
+    mc_json_i64(&e.j, "samples", sum->samples);
+    mc_json_f64(&e.j, "seconds", (double)(t->eval_ns - begin) * 1e-9);
+    mc_event_end(t, &e, "eval");
+    if (!t->cfg->quiet) {
+        char line[200];
+        mc_metrics_eval_format(t->books.at.steps, loss, line, sizeof line);
+        mc_metrics_say(&t->metrics, line);
+    }
+    if (!mc_hooks_want(t, MC_HOOK_EVAL))
+        return MC_OK;
+    struct mc_hook_event ev;
+    struct mc_directive d;
+    mc_hook_event_fill(t, MC_HOOK_EVAL, &ev);
+    ev.eval_loss = loss;
+    ev.eval_tokens = sum->tokens;
+    mc_directive_clear(&d);
+    MC_TRY(mc_hooks_ask(t, &ev, &d, err));
+    mc_directive_keep(&t->books.pending, &d);
+    return MC_OK;
+}
+
+mc_status mc_eval_run(struct mc_trainer *t, struct mc_err *err)
+{
     struct mc_eval_sum sum;
     t->books.eval_owed = 0;
     if (!t->graphs.eval || mc_data_valid_samples(t->data) == 0) {
-        mc_log(MC_LOG_WARN,
-               "step %lld: a hook asked for an evaluation, but the recipe has no "
-               "validation data (data.valid, data.holdout or data.split)",
-               (long long)t->books.at.steps);
+        if (t->world.rank == 0)
+            mc_log(MC_LOG_WARN,
+                   "step %lld: a hook asked for an evaluation, but the recipe has no "
+                   "validation data (data.valid, data.holdout or data.split)",
+                   (long long)t->books.at.steps);
         return MC_OK;
     }
     mc_page_phase(t->cfg->page, MC_PHASE_EVAL, t->books.at.steps);
     int64_t all = mc_data_valid_samples(t->data), want = t->recipe->eval.samples;
     int64_t begin = mc_clock_ns();
-    struct mc_eval_job job = {.graph = t->graphs.eval,
+    struct mc_eval_job job = {.world = &t->world,
+                              .watch = mc_transfer_watch(t->transfer, 0),
+                              .graph = t->graphs.eval,
                               .data = t->data,
                               .samples = want > 0 && want < all ? want : all,
                               .micro = t->recipe->batch.micro,
@@ -85,30 +158,10 @@ mc_status mc_eval_run(struct mc_trainer *t, struct mc_err *err)
         return mc_err_trail(err, st, __FILE__, __LINE__);
     }
     t->eval_ns = mc_clock_ns();
-    if (sum.stopped)
+    if (sum.stopped) {
+        mc_stop_set(t, MC_STOP_SIGNAL, mc_signals_pending());
         return MC_OK;
-    double loss = sum.tokens > 0 ? sum.loss_sum / (double)sum.tokens : 0;
-    mc_event_begin(&e);
-    mc_json_i64(&e.j, "step", t->books.at.steps);
-    mc_json_f64(&e.j, "loss", loss);
-    mc_json_i64(&e.j, "tokens", sum.tokens);
-    mc_json_i64(&e.j, "samples", sum.samples);
-    mc_json_f64(&e.j, "seconds", (double)(t->eval_ns - begin) * 1e-9);
-    mc_event_end(t, &e, "eval");
-    if (!t->cfg->quiet) {
-        char line[200];
-        mc_metrics_eval_format(t->books.at.steps, loss, line, sizeof line);
-        mc_metrics_say(&t->metrics, line);
     }
-    if (!mc_hooks_want(t, MC_HOOK_EVAL))
-        return MC_OK;
-    struct mc_hook_event ev;
-    struct mc_directive d;
-    mc_hook_event_fill(t, MC_HOOK_EVAL, &ev);
-    ev.eval_loss = loss;
-    ev.eval_tokens = sum.tokens;
-    mc_directive_clear(&d);
-    MC_TRY(mc_hooks_ask(t, &ev, &d, err));
-    mc_directive_keep(&t->books.pending, &d);
-    return MC_OK;
+    mc_status told = t->world.rank == 0 ? tell(t, &sum, begin, err) : MC_OK;
+    return mc_world_vote(&t->world, told, &t->sound, err);
 }

@@ -10,8 +10,8 @@
 #include "train_int.h"
 #include "../../ckpt/ckpt.h"
 
-static mc_status tensors_fit(const struct mc_recipe *r, const struct mc_graph *g,
-                             const struct mc_ckpt *c, struct mc_err *err)
+mc_status mc_tensors_fit(const struct mc_recipe *r, const struct mc_graph *g,
+                         const struct mc_ckpt *c, struct mc_err *err)
 {
     int n = mc_optim_tensors(g, r->precision, NULL, 0);
     int skip = mc_weights_stored(c) ? 0 : mc_weights_rebuilt(g, r->precision);
@@ -48,9 +48,9 @@ mc_status mc_train_fits(const struct mc_recipe *r, const char *base_dir, int thr
     struct mc_graphs g = {0};
     struct mc_ckpt *c;
     MC_TRY(mc_ckpt_open(ckpt_path, &c, err));
-    mc_status st = mc_graphs_build(r, threads, &g, err);
+    mc_status st = mc_graphs_build(r, NULL, 0, threads, &g, err);
     if (st == MC_OK)
-        st = tensors_fit(r, g.train, c, err);
+        st = mc_tensors_fit(r, g.train, c, err);
     if (st == MC_OK)
         st = books_fit(r, base_dir, c, err);
     mc_graphs_destroy(&g);

@@ -12,6 +12,8 @@
  *     and settings give the same text, whatever was streamed or in how many pieces.
  * I2  All sums are fp64. A logit that is not finite ends generation with an error: the weights are
  *     at fault, and any token drawn would be noise.
+ * I4  On several ranks every one has all logits and draws the same token; rank 0 emits it, and
+ *     whether that was enough is its word.
  * I3  Position never passes the model's context: generation ends there.
  *
  * Memory: two arrays of one vocabulary, for the call. Threads: the session's. */
@@ -117,12 +119,13 @@ mc_status mc_session_generate(struct mc_session *s, const struct mc_generate_cfg
     int64_t vocab = s->recipe->model.vocab;
     struct mc_graph *g;
     MC_TRY(check(s->recipe, cfg, n, err));
-    MC_TRY(mc_session_graph(s, MC_GRAPH_INFER, &g, err));
+    MC_TRY(mc_session_graph(s, MC_GRAPH_INFER, &g, err)); /* made by mc_session_open() */
     double *logit = mc_alloc((size_t)vocab * sizeof *logit, "logits");
     void *scratch = mc_alloc(mc_generate_scratch(vocab), "ranked logits");
     mc_status st = logit && scratch
                        ? MC_OK
                        : mc_err_set(err, MC_E_NOMEM, "no memory for %lld logits", (long long)vocab);
+    st = mc_world_vote(&s->world, st, NULL, err);
     uint64_t key = mc_rng_key(cfg->seed, "generate");
     const void *out = NULL;
     if (st == MC_OK && cfg->max_tokens > 0)
@@ -137,7 +140,9 @@ mc_status mc_session_generate(struct mc_session *s, const struct mc_generate_cfg
         if (cfg->stop_at_eos && id == cfg->eos)
             break;
         made++;
-        if (cfg->emit(cfg->arg, id) != 0 || made == cfg->max_tokens)
+        int32_t enough = s->world.rank == 0 ? cfg->emit(cfg->arg, id) : 0;
+        st = mc_world_tell(&s->world, &enough, sizeof enough, err); /* I4 */
+        if (st != MC_OK || enough != 0 || made == cfg->max_tokens)
             break;
         if (pos >= s->recipe->model.seq) /* I3 */
             break;

@@ -5,6 +5,7 @@
  * I1  An answer given after step k is in force from step k + 1: it rides on that step, is logged
  *     when it takes effect and lies in the checkpoint until then, so a replay takes the same path.
  *     One exception: skip or abort, the answer of on_anomaly, is about the very step being judged.
+ *     With several ranks, the control rank asks, and tells the others (step.c).
  * I2  The event struct is filled from the books alone; hooks see what a checkpoint would hold.
  *
  * Memory: none kept. Threads: the trainer's. */
@@ -149,6 +150,8 @@ void mc_event_begin(struct mc_event *e)
 void mc_event_end(struct mc_trainer *t, struct mc_event *e, const char *kind)
 {
     struct mc_err err = {0};
+    if (t->world.rank != 0)
+        return;
     mc_json_close(&e->j, '}');
     const char *members = "\"truncated\":true";
     if (!e->j.failed) {

@@ -44,31 +44,60 @@ int64_t mc_batch_largest(const struct mc_recipe *r)
     return most > r->batch.micro ? most : r->batch.micro;
 }
 
+void mc_batch_share(int64_t all, int parts, int part, int64_t *first, int64_t *n)
+{
+    int64_t each = all / parts, more = all % parts;
+    *first = part * each + (part < more ? part : more);
+    *n = each + (part < more);
+}
+
 struct batch_bytes {
     size_t sample, ids, row, total;
 };
-static struct batch_bytes batch_bytes(const struct mc_recipe *r)
+static struct batch_bytes batch_bytes(const struct mc_recipe *r, int replicas)
 {
     struct batch_bytes b;
-    size_t global = (size_t)mc_batch_largest(r), seq = (size_t)r->model.seq;
-    b.sample = mc_align_up(global * sizeof(struct mc_sample), MC_ALIGN);
-    b.ids = mc_align_up(global * seq * sizeof(int32_t), MC_ALIGN); /* tokens; targets alike */
+    int64_t most = mc_batch_largest(r), first, own;
+    mc_batch_share(most, replicas, 0, &first, &own); /* the first replica's is the largest */
+    if (own < r->batch.micro)
+        own = r->batch.micro;
+    size_t seq = (size_t)r->model.seq;
+    b.sample = mc_align_up((size_t)most * sizeof(struct mc_sample), MC_ALIGN);
+    b.ids = mc_align_up((size_t)own * seq * sizeof(int32_t), MC_ALIGN); /* tokens; targets alike */
     b.row = mc_align_up((size_t)r->batch.micro * seq * sizeof(int64_t), MC_ALIGN);
     b.total = b.sample + 2 * b.ids + b.row;
     return b;
 }
 
-void mc_batch_carve(const struct mc_recipe *r, struct mc_arena *a, struct mc_batch_buffers *b)
+void mc_batch_carve(const struct mc_recipe *r, int replicas, struct mc_arena *a,
+                    struct mc_batch_buffers *b)
 {
-    struct batch_bytes n = batch_bytes(r);
+    struct batch_bytes n = batch_bytes(r, replicas);
     b->sample = mc_arena_take(a, n.sample);
     b->tokens = mc_arena_take(a, n.ids);
     b->targets = mc_arena_take(a, n.ids);
     b->row = mc_arena_take(a, n.row);
 }
 
-mc_status mc_graphs_build(const struct mc_recipe *r, int threads, struct mc_graphs *out,
-                          struct mc_err *err)
+/* Dense parameters: their replicas are dp x cp, and member m of that group has place m of it. */
+static mc_status build_shard(const struct mc_recipe *r, const struct mc_layout *l, int rank,
+                             struct mc_graphs *g, struct mc_err *err)
+{
+    int parts = 1, me = 0, coord[MC_NAXES];
+    if (l) {
+        int dp = l->size[MC_AXIS_DP], cp = l->size[MC_AXIS_CP];
+        mc_layout_coord(l, rank, coord);
+        parts = dp * cp;
+        me = l->stride[MC_AXIS_DP] > l->stride[MC_AXIS_CP]
+                 ? coord[MC_AXIS_DP] * cp + coord[MC_AXIS_CP]
+                 : coord[MC_AXIS_CP] * dp + coord[MC_AXIS_DP];
+    }
+    return mc_shard_create(g->train, parts, me, r->parallel.shard_optimizer && parts > 1, &g->shard,
+                           err);
+}
+
+mc_status mc_graphs_build(const struct mc_recipe *r, const struct mc_layout *layout, int rank,
+                          int threads, struct mc_graphs *out, struct mc_err *err)
 {
     struct mc_graphs g = {0};
     struct mc_graph_cfg cfg = {
@@ -83,9 +112,12 @@ mc_status mc_graphs_build(const struct mc_recipe *r, int threads, struct mc_grap
         .threads = threads,
     };
     for (int a = 0; a < MC_NAXES; a++)
-        cfg.axis_size[a] = 1;
+        cfg.axis_size[a] = layout ? layout->size[a] : 1;
+    if (layout)
+        mc_layout_coord(layout, rank, cfg.coord);
     mc_status st;
     MC_TRY_GOTO(st, mc_graph_build(&cfg, &g.train, err), fail);
+    MC_TRY_GOTO(st, build_shard(r, layout, rank, &g, err), fail);
     const struct mc_graph_memory *m = mc_graph_memory(g.train);
     g.bytes[MC_ARENA_PARAMS] = m->params;
     g.bytes[MC_ARENA_GRADS] = m->grads;
@@ -93,7 +125,7 @@ mc_status mc_graphs_build(const struct mc_recipe *r, int threads, struct mc_grap
     g.bytes[MC_ARENA_SLOTS] = m->slots;
     g.bytes[MC_ARENA_TEMP] = m->temp;
     g.bytes[MC_ARENA_TABLES] = m->tables;
-    struct mc_optim_memory om = mc_optim_memory(g.train, r->precision);
+    struct mc_optim_memory om = mc_optim_memory(g.shard, r->precision);
     g.bytes[MC_ARENA_MASTER] = om.master;
     g.bytes[MC_ARENA_ADAM_M] = om.m;
     g.bytes[MC_ARENA_ADAM_V] = om.v;
@@ -106,7 +138,7 @@ mc_status mc_graphs_build(const struct mc_recipe *r, int threads, struct mc_grap
         if (e->temp > g.bytes[MC_ARENA_TEMP]) /* I2 */
             g.bytes[MC_ARENA_TEMP] = e->temp;
     }
-    g.bytes[MC_ARENA_BATCH] = batch_bytes(r).total;
+    g.bytes[MC_ARENA_BATCH] = batch_bytes(r, layout ? layout->size[MC_AXIS_DP] : 1).total;
     *out = g;
     return MC_OK;
 fail:
@@ -120,14 +152,21 @@ void mc_graphs_destroy(struct mc_graphs *g)
         mc_graph_destroy(g->eval);
     if (g->train)
         mc_graph_destroy(g->train);
+    mc_shard_destroy(g->shard);
     memset(g, 0, sizeof *g);
 }
 
 mc_status mc_train_plan(const struct mc_recipe *r, int threads, struct mc_train_memory *m,
                         struct mc_err *err)
 {
+    return mc_train_plan_rank(r, NULL, 0, threads, m, err);
+}
+
+mc_status mc_train_plan_rank(const struct mc_recipe *r, const struct mc_layout *layout, int rank,
+                             int threads, struct mc_train_memory *m, struct mc_err *err)
+{
     struct mc_graphs g;
-    MC_TRY(mc_graphs_build(r, threads, &g, err));
+    MC_TRY(mc_graphs_build(r, layout, rank, threads, &g, err));
     mc_status st = mc_optim_check(r, g.train, err);
     if (st != MC_OK) {
         mc_graphs_destroy(&g);

@@ -11,6 +11,8 @@
  *     then that of the run never stopped. Owed is only what that run does too: a save due by the
  *     rules or asked for by a hook, not one made because the run stops.
  * I5  Older checkpoints are deleted only after a commit, and by ckpt/'s rule.
+ * I6  With several ranks each saves what it owns; books, retention and hooks are the control
+ * rank's, and a failure of one fails the save on all.
  *
  * Memory: the text of the books, for the duration of a save. Threads: the trainer's. */
 #include "train_int.h"
@@ -41,28 +43,38 @@ static void on_progress(void *arg, int64_t done, int64_t all)
     }
 }
 
-static mc_status write_checkpoint(struct mc_trainer *t, struct mc_err *err)
+/* The control rank's: metrics on the disk, the text of the books. */
+static mc_status write_books(struct mc_trainer *t, struct mc_json *j, struct mc_err *err)
 {
     struct mc_books_run run = {.recipe = t->recipe,
                                .data = t->data,
                                .hooks = t->hooks,
                                .fingerprint = t->fingerprint,
-                               .software = t->cfg->software};
-    struct mc_json j;
+                               .software = t->cfg->software,
+                               .layout = t->world.mesh ? &t->world.mesh->layout : NULL};
     MC_TRY(mc_metrics_sync(&t->metrics, err)); /* I1 */
-    t->books.weights_hash = mc_optim_weights_hash(t->optim);
+    return mc_books_write(&t->books, &run, j, err);
+}
+
+static mc_status write_checkpoint(struct mc_trainer *t, struct mc_err *err)
+{
+    struct mc_ckpt_group group = mc_world_writers(&t->world);
+    struct mc_json j;
+    MC_TRY(mc_trainer_hash(t, &t->books.weights_hash, err));
     mc_json_init_grow(&j);
-    mc_status st = mc_books_write(&t->books, &run, &j, err);
+    mc_status st = t->world.rank == 0 ? write_books(t, &j, err) : MC_OK;
+    st = mc_world_vote(&t->world, st, NULL, err); /* I6 */
     int skip = t->recipe->checkpoint.weights == MC_WEIGHTS_REBUILD
-                   ? mc_weights_rebuilt(t->graphs.train, t->recipe->precision)
+                   ? mc_weights_lead(t->recipe->precision, t->owned, t->nowned)
                    : 0;
     if (st == MC_OK) {
         struct mc_ckpt_save s = {.ckpt_dir = t->ckpt_dir,
                                  .step = t->books.at.steps,
                                  .epoch = t->cfg->rd->segment,
-                                 .tensor = t->state + skip,
-                                 .ntensors = t->nstate - skip,
-                                 .books = j.buf,
+                                 .tensor = t->owned + skip,
+                                 .ntensors = t->nowned - skip,
+                                 .books = t->world.rank == 0 ? j.buf : NULL,
+                                 .group = t->world.mesh ? &group : NULL,
                                  .compress = 1,
                                  .cancel = &t->cancel_save,
                                  .progress = on_progress,
@@ -82,6 +94,8 @@ static void tell_failed(struct mc_trainer *t, const struct mc_err *why)
     mc_json_str(&e.j, "error", mc_status_name(why->code));
     mc_json_str(&e.j, "message", why->msg);
     mc_event_end(t, &e, "checkpoint_failed");
+    if (t->world.rank != 0)
+        return;
     mc_metrics_progress_clear(&t->metrics);
     char newest[64] = "the run has no checkpoint yet";
     if (t->committed_step >= 0)
@@ -121,20 +135,41 @@ mc_status mc_save_call(struct mc_trainer *t, struct mc_err *err)
     return MC_OK;
 }
 
+/* The control rank's: tell it, delete older ones, call the hook. */
+static mc_status after_commit(struct mc_trainer *t, struct mc_err *err)
+{
+    struct mc_err why = {0};
+    char path[1100] = "";
+    if (mc_ckpt_resolve(t->ckpt_dir, t->books.at.steps, path, &why) != MC_OK)
+        mc_log(MC_LOG_WARN, "committed, but not found again: %s", why.msg);
+    tell_committed(t, path);
+    mc_err_clear(&why);
+    if (mc_ckpt_retain(t->ckpt_dir, (int)t->recipe->checkpoint.keep, t->cfg->rd->segment, &why) !=
+        MC_OK) /* I5 */
+        mc_log(MC_LOG_WARN, "older checkpoints were kept: %s", why.msg);
+    return mc_save_call(t, err);
+}
+
 mc_status mc_save(struct mc_trainer *t, int must, int due, struct mc_err *err)
 {
     struct mc_err why = {0};
     int64_t begin = mc_clock_ns();
     if (t->saved_step == t->books.at.steps) /* this state is safe already */
         return MC_OK;
-    MC_TRY(mc_trainer_held(t, 1, err));
+    mc_status mine = mc_trainer_held(t, 1, err);
+    MC_TRY(mc_world_vote(&t->world, mine, NULL, err));
     mc_page_phase(t->cfg->page, MC_PHASE_SAVE, t->books.at.steps);
     t->books.call_owed = due && mc_hooks_want(t, MC_HOOK_CHECKPOINT); /* I4 */
     mc_status st = write_checkpoint(t, &why);
     t->books.call_owed = 0;
     t->save_ns = mc_clock_ns();
+    if (st == MC_E_TIMEOUT || st == MC_E_PEER) { /* no other rank knows */
+        *err = why;
+        return st;
+    }
     if (st != MC_OK) { /* I2 */
-        MC_TRY(mc_trainer_held(t, 1, err));
+        mc_status held = mc_trainer_held(t, 1, err);
+        MC_TRY(mc_world_vote(&t->world, held, NULL, err));
         tell_failed(t, &why);
         if (!must)
             return MC_OK;
@@ -147,13 +182,6 @@ mc_status mc_save(struct mc_trainer *t, int must, int due, struct mc_err *err)
     t->committed_step = t->saved_step = t->books.at.steps;
     if (t->cfg->page)
         t->cfg->page->committed_step = t->committed_step;
-    char path[1100] = "";
-    if (mc_ckpt_resolve(t->ckpt_dir, t->books.at.steps, path, &why) != MC_OK)
-        mc_log(MC_LOG_WARN, "committed, but not found again: %s", why.msg);
-    tell_committed(t, path);
-    mc_err_clear(&why);
-    if (mc_ckpt_retain(t->ckpt_dir, (int)t->recipe->checkpoint.keep, t->cfg->rd->segment, &why) !=
-        MC_OK) /* I5 */
-        mc_log(MC_LOG_WARN, "older checkpoints were kept: %s", why.msg);
-    return mc_save_call(t, err);
+    mine = t->world.rank == 0 ? after_commit(t, err) : MC_OK;
+    return mc_world_vote(&t->world, mine, &t->sound, err);
 }

@@ -6,6 +6,8 @@
  *     parameter layout is the same in every mode (graph.h I2).
  * I3  Graphs are made when first wanted: evaluating takes no KV cache, generating no batch.
  *
+ * I4  On several ranks, weights are this rank's boxes of them; all make the same calls.
+ *
  * Memory: struct mc_session owns all; the recipe is borrowed. Threads: one, beside the pool's. */
 #include "session_int.h"
 #include "../../ckpt/ckpt.h"
@@ -31,8 +33,11 @@ static struct mc_graph_cfg config(const struct mc_session *s, enum mc_graph_mode
         .slots = 1,
         .threads = mc_pool_threads(s->pool),
     };
-    for (int a = 0; a < MC_NAXES; a++)
-        cfg.axis_size[a] = 1;
+    const struct mc_mesh *mesh = s->world.mesh;
+    for (int a = 0; a < MC_NAXES; a++) {
+        cfg.axis_size[a] = mesh ? mesh->layout.size[a] : 1;
+        cfg.coord[a] = mesh ? mesh->coord[a] : 0;
+    }
     return cfg;
 }
 
@@ -64,7 +69,7 @@ mc_status mc_session_graph(struct mc_session *s, enum mc_graph_mode mode, struct
                                      .temp = a[MC_SESSION_TEMP].base,
                                      .tables = a[MC_SESSION_TABLES].base,
                                      .kv = a[MC_SESSION_KV].base};
-        MC_TRY(mc_graph_bind(g, s->kern, s->pool, &b, NULL, err));
+        MC_TRY(mc_graph_bind(g, s->kern, s->pool, &b, s->world.mesh, err));
     }
     *out = s->graph[mode];
     return MC_OK;
@@ -84,16 +89,19 @@ static mc_status load_weights(struct mc_session *s, const struct mc_graph *g, co
     mc_status st = t && (masters || !rebuild)
                        ? MC_OK
                        : mc_err_set(err, MC_E_NOMEM, "no memory for %d tensors", n);
+    int here = 0; /* a padded vocabulary may leave a rank without a part */
     for (int i = 0; i < n && st == MC_OK; i++) {
         const struct mc_param *p = mc_graph_param(g, i);
-        snprintf(t[i].name, sizeof t[i].name, "%s/%s", rebuild ? "master" : "model", p->name);
-        t[i].dtype = dtype;
-        t[i].shape = p->shape;
-        t[i].box = mc_box_whole(&p->shape);
-        t[i].data = (rebuild ? masters : s->params.base) + (size_t)p->offset * size;
+        if (p->count == 0)
+            continue;
+        snprintf(t[here].name, sizeof t[here].name, "%s/%s", rebuild ? "master" : "model", p->name);
+        t[here].dtype = dtype;
+        t[here].shape = p->shape;
+        t[here].box = p->box;
+        t[here++].data = (rebuild ? masters : s->params.base) + (size_t)p->offset * size;
     }
     if (st == MC_OK)
-        st = mc_ckpt_load(c, t, n, 0, err); /* I1 */
+        st = mc_ckpt_load(c, t, here, 0, err); /* I1 */
     if (st == MC_OK && rebuild)
         s->kern->from_f32(s->params.base, (const float *)(void *)masters, mc_graph_flat_count(g));
     mc_free(masters);
@@ -102,8 +110,9 @@ static mc_status load_weights(struct mc_session *s, const struct mc_graph *g, co
     return mc_err_trail(err, st, __FILE__, __LINE__);
 }
 
-mc_status mc_session_open(const struct mc_recipe *r, const char *ckpt_path, int threads,
-                          struct mc_session **out, struct mc_err *err)
+mc_status mc_session_open(const struct mc_recipe *r, const struct mc_mesh *mesh,
+                          const char *ckpt_path, int threads, struct mc_session **out,
+                          struct mc_err *err)
 {
     struct mc_session *s = mc_alloc(sizeof *s, "session");
     struct mc_graph *g;
@@ -111,15 +120,19 @@ mc_status mc_session_open(const struct mc_recipe *r, const char *ckpt_path, int 
         return mc_err_set(err, MC_E_NOMEM, "no memory for a session");
     mc_status st;
     s->recipe = r;
+    s->world = mc_world_of(mesh);
     MC_TRY_GOTO(st, mc_pool_create(threads, &s->pool, err), fail);
     MC_TRY_GOTO(st, mc_device_open(r->device, 0, &s->device, err), fail);
     MC_TRY_GOTO(st, mc_kern_get(r->device, r->precision, &s->kern, err), fail);
     MC_TRY_GOTO(st, mc_kern_start(s->pool, err), fail);
     MC_TRY_GOTO(st, mc_session_graph(s, MC_GRAPH_INFER, &g, err), fail);
     MC_TRY_GOTO(st, load_weights(s, g, ckpt_path, err), fail);
-    *out = s;
-    return MC_OK;
 fail:
+    st = mc_world_vote(&s->world, st, NULL, err);
+    if (st == MC_OK) {
+        *out = s;
+        return MC_OK;
+    }
     mc_session_close(s);
     return st;
 }
@@ -195,49 +208,62 @@ static double bits_per_byte(const struct mc_data *d, const struct mc_eval_sum *s
     return bytes > 0 ? sum->loss_sum / (double)bytes / ln2 : NAN;
 }
 
-mc_status mc_session_eval(struct mc_session *s, const char *base_dir, int64_t max_samples,
+struct eval_parts { /* what an evaluation needs beside the session */
+    struct mc_data *data;
+    struct mc_graph *graph;
+    int32_t *ids;       /* tokens, then targets, of one microbatch */
+    uint32_t *id_bytes; /* NULL: a token is a byte, or not known */
+};
+
+static mc_status eval_open(struct mc_session *s, const char *base_dir, struct eval_parts *p,
+                           struct mc_err *err)
+{
+    size_t n = (size_t)s->recipe->batch.micro * (size_t)s->recipe->model.seq;
+    MC_TRY(open_valid(s->recipe, base_dir, &p->data, err));
+    MC_TRY(bytes_of_ids(s->recipe, base_dir, &p->id_bytes, err));
+    MC_TRY(mc_session_graph(s, MC_GRAPH_EVAL, &p->graph, err));
+    p->ids = mc_alloc(2 * n * sizeof *p->ids, "batch of the evaluation");
+    return p->ids ? MC_OK : mc_err_set(err, MC_E_NOMEM, "no memory for a batch of %zu tokens", n);
+}
+
+static mc_status eval_all(struct mc_session *s, const struct eval_parts *p, int64_t max_samples,
                           struct mc_eval_result *res, struct mc_err *err)
 {
-    struct mc_data *d = NULL;
-    struct mc_graph *g;
-    struct mc_eval_sum sum;
-    int32_t *ids = NULL;
-    uint32_t *id_bytes = NULL;
     const struct mc_recipe *r = s->recipe;
-    mc_status st;
-    MC_TRY(open_valid(r, base_dir, &d, err));
-    MC_TRY_GOTO(st, bytes_of_ids(r, base_dir, &id_bytes, err), done);
-    int64_t all = mc_data_valid_samples(d);
-    MC_TRY_GOTO(st, mc_session_graph(s, MC_GRAPH_EVAL, &g, err), done);
-    size_t n = (size_t)r->batch.micro * (size_t)r->model.seq;
-    ids = mc_alloc(2 * n * sizeof *ids, "batch of the evaluation");
-    if (!ids) {
-        st = mc_err_set(err, MC_E_NOMEM, "no memory for a batch of %zu tokens", n);
-        goto done;
-    }
-    struct mc_eval_job job = {.graph = g,
-                              .data = d,
+    int64_t all = mc_data_valid_samples(p->data);
+    struct mc_eval_sum sum;
+    struct mc_eval_job job = {.world = &s->world,
+                              .graph = p->graph,
+                              .data = p->data,
                               .samples = max_samples > 0 && max_samples < all ? max_samples : all,
                               .micro = r->batch.micro,
                               .seq = r->model.seq,
-                              .tokens = ids,
-                              .targets = ids + n,
-                              .id_bytes = id_bytes,
+                              .tokens = p->ids,
+                              .targets = p->ids + r->batch.micro * r->model.seq,
+                              .id_bytes = p->id_bytes,
                               .poll = 1};
-    MC_TRY_GOTO(st, mc_eval_sum(&job, &sum, err), done);
-    if (sum.stopped) {
-        st = mc_err_set(err, MC_E_FAILED, "stopped by a signal after %lld of %lld samples",
-                        (long long)sum.samples, (long long)job.samples);
-        goto done;
-    }
+    MC_TRY(mc_eval_sum(&job, &sum, err));
+    if (sum.stopped)
+        return mc_err_set(err, MC_E_FAILED, "stopped by a signal after %lld of %lld samples",
+                          (long long)sum.samples, (long long)job.samples);
     double loss = sum.tokens > 0 ? sum.loss_sum / (double)sum.tokens : 0;
     *res = (struct mc_eval_result){.loss = loss,
                                    .tokens = sum.tokens,
                                    .samples = sum.samples,
-                                   .bits_per_byte = bits_per_byte(d, &sum)};
-done:
-    mc_free(ids);
-    mc_free(id_bytes);
-    mc_data_close(d);
-    return st;
+                                   .bits_per_byte = bits_per_byte(p->data, &sum)};
+    return MC_OK;
+}
+
+mc_status mc_session_eval(struct mc_session *s, const char *base_dir, int64_t max_samples,
+                          struct mc_eval_result *res, struct mc_err *err)
+{
+    struct eval_parts p = {0};
+    mc_status st = eval_open(s, base_dir, &p, err);
+    st = mc_world_vote(&s->world, st, NULL, err); /* nobody sums alone */
+    if (st == MC_OK)
+        st = eval_all(s, &p, max_samples, res, err);
+    mc_free(p.ids);
+    mc_free(p.id_bytes);
+    mc_data_close(p.data);
+    return mc_err_trail(err, st, __FILE__, __LINE__);
 }

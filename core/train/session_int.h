@@ -13,6 +13,7 @@ enum mc_session_arena {
 };
 struct mc_session {
     const struct mc_recipe *recipe;
+    struct mc_world world;
     struct mc_pool *pool;
     struct mc_device device;
     const struct mc_kern_ops *kern;

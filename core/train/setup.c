@@ -7,6 +7,9 @@
  *     events.jsonl and the next older one is tried. When none holds, that is an error, not a fresh
  *     start, and no retry will help (77).
  * I4  mc_trainer_destroy() takes a trainer at any point of its making.
+ * I5  After a transfer that failed, buffers stay mapped until the process ends: the system may
+ *     write to them until the mesh is gone, which outlives the trainer.
+ * I6  Which checkpoint is loaded is the control rank's choice, and all ranks load it or none does.
  *
  * Memory: struct mc_trainer owns all of it. Threads: one; the pool's begin here. */
 #include "train_int.h"
@@ -20,8 +23,13 @@ static void make_fingerprint(struct mc_trainer *t)
 {
     char kern[128];
     mc_kern_fingerprint(kern, sizeof kern);
-    snprintf(t->fingerprint, sizeof t->fingerprint, "%s | %s | %s | tp1 pp1 cp1 ep1 dp1",
-             t->device.model, t->kern->name, kern);
+    int size[MC_NAXES] = {1, 1, 1, 1, 1};
+    if (t->world.mesh)
+        memcpy(size, t->world.mesh->layout.size, sizeof size);
+    snprintf(t->fingerprint, sizeof t->fingerprint, "%s | %s | %s | tp%d pp%d cp%d ep%d dp%d%s",
+             t->device.model, t->kern->name, kern, size[MC_AXIS_TP], size[MC_AXIS_PP],
+             size[MC_AXIS_CP], size[MC_AXIS_EP], size[MC_AXIS_DP],
+             t->recipe->parallel.sp && size[MC_AXIS_TP] > 1 ? " sp" : "");
 }
 
 static mc_status open_machine(struct mc_trainer *t, struct mc_err *err)
@@ -59,10 +67,10 @@ static mc_status take_arenas(struct mc_trainer *t, struct mc_err *err)
         t->planned += t->graphs.bytes[i];
     }
     size_t taken = mc_mem_stats().arena_bytes - before;
-    MC_ASSERT(taken == t->planned); /* I1 */
-    mc_batch_carve(t->recipe, &t->arena[MC_ARENA_BATCH], &t->batch);
+    MC_ASSERT(taken == t->planned || !t->cfg->page); /* I1; rank threads share the count */
+    mc_batch_carve(t->recipe, t->world.replicas, &t->arena[MC_ARENA_BATCH], &t->batch);
     tell_memory(t, taken);
-    if (!t->cfg->quiet)
+    if (!t->cfg->quiet && t->world.rank == 0)
         mc_log(MC_LOG_INFO, "%lld parameters, %.1f MiB planned and taken, %d thread%s",
                (long long)mc_graph_param_count(t->graphs.train), (double)t->planned / 1048576.0,
                t->cfg->threads, t->cfg->threads == 1 ? "" : "s");
@@ -79,26 +87,51 @@ static mc_status bind_graphs(struct mc_trainer *t, struct mc_err *err)
         .temp = t->arena[MC_ARENA_TEMP].base,
         .tables = t->arena[MC_ARENA_TABLES].base,
     };
-    MC_TRY(mc_graph_bind(t->graphs.train, t->kern, t->pool, &b, NULL, err));
+    MC_TRY(mc_graph_bind(t->graphs.train, t->kern, t->pool, &b, t->world.mesh, err));
     if (t->graphs.eval) {
         b.grads = b.extra_grads = NULL;
         b.slots = t->arena[MC_ARENA_EVAL_SLOTS].base;
         b.tables = t->arena[MC_ARENA_EVAL_TABLES].base;
-        MC_TRY(mc_graph_bind(t->graphs.eval, t->kern, t->pool, &b, NULL, err));
+        MC_TRY(mc_graph_bind(t->graphs.eval, t->kern, t->pool, &b, t->world.mesh, err));
     }
+    return MC_OK;
+}
+
+static mc_status make_optim(struct mc_trainer *t, struct mc_err *err)
+{
     struct mc_optim_buffers ob = {.params = t->arena[MC_ARENA_PARAMS].base,
                                   .grads = t->arena[MC_ARENA_GRADS].base,
                                   .master = t->arena[MC_ARENA_MASTER].base,
                                   .m = t->arena[MC_ARENA_ADAM_M].base,
                                   .v = t->arena[MC_ARENA_ADAM_V].base};
-    MC_TRY(mc_optim_create(t->recipe, t->graphs.train, t->kern, t->pool, &ob, &t->optim, err));
-    int n = mc_optim_state(t->optim, NULL, 0);
-    t->state = mc_alloc((size_t)n * sizeof *t->state, "list of state tensors");
-    if (!t->state)
-        return mc_err_set(err, MC_E_NOMEM, "no memory for the list of %d state tensors", n);
-    t->nstate = mc_optim_state(t->optim, t->state, n);
-    MC_ASSERT(t->nstate == n);
+    MC_TRY(mc_optim_create(t->recipe, t->graphs.train, t->kern, t->pool, &ob, t->graphs.shard,
+                           &t->optim, err));
+    t->nstate = mc_optim_state(t->optim, NULL, 0);
+    t->nowned = mc_optim_owned(t->optim, NULL, 0);
+    t->state = mc_alloc((size_t)(t->nstate + 1) * sizeof *t->state, "list of state tensors");
+    t->owned = mc_alloc((size_t)(t->nowned + 1) * sizeof *t->owned, "list of state tensors");
+    size_t n = (size_t)mc_graph_nparams(t->graphs.train) + MC_STEP_HEAD;
+    t->sum = mc_alloc(n * sizeof *t->sum, "sums over ranks");
+    t->hash_sum = mc_alloc(n * sizeof *t->hash_sum, "sums over ranks");
+    if (!t->state || !t->owned || !t->sum || !t->hash_sum)
+        return mc_err_set(err, MC_E_NOMEM, "no memory for the list of %d state tensors", t->nstate);
+    mc_optim_state(t->optim, t->state, t->nstate);
+    mc_optim_owned(t->optim, t->owned, t->nowned);
     return MC_OK;
+}
+
+static mc_status make_transfer(struct mc_trainer *t, struct mc_err *err)
+{
+    struct mc_transfer_cfg cfg = {.graph = t->graphs.train,
+                                  .mesh = t->world.mesh,
+                                  .shard = t->graphs.shard,
+                                  .params = t->arena[MC_ARENA_PARAMS].base,
+                                  .grads = t->arena[MC_ARENA_GRADS].base,
+                                  .param_dtype = t->kern->dtype,
+                                  .grad_dtype = t->kern->wide->dtype,
+                                  .overlap_grads = t->recipe->parallel.overlap_grads,
+                                  .overlap_params = t->recipe->parallel.overlap_params};
+    return mc_transfer_create(&cfg, &t->transfer, err);
 }
 
 mc_status mc_trainer_create(const struct mc_train_cfg *cfg, struct mc_trainer **out,
@@ -112,7 +145,8 @@ mc_status mc_trainer_create(const struct mc_train_cfg *cfg, struct mc_trainer **
     t->cfg = cfg;
     t->recipe = cfg->recipe;
     t->hooks = cfg->hooks;
-    t->metrics.fd = -1;
+    t->world = mc_world_of(cfg->mesh);
+    t->metrics.fd = t->timeline.fd = -1;
     t->committed_step = t->saved_step = -1;
     t->target_steps = -1;
     t->save_s = NAN;
@@ -125,10 +159,17 @@ mc_status mc_trainer_create(const struct mc_train_cfg *cfg, struct mc_trainer **
     MC_TRY_GOTO(st, mc_rundir_file(cfg->rd, "metrics.jsonl", path, err), fail);
     MC_TRY_GOTO(st, open_machine(t, err), fail);
     MC_TRY_GOTO(st, mc_data_open(t->recipe, ".", &t->data, err), fail);
-    MC_TRY_GOTO(st, mc_graphs_build(t->recipe, cfg->threads, &t->graphs, err), fail);
+    MC_TRY_GOTO(st,
+                mc_graphs_build(t->recipe, t->world.mesh ? &t->world.mesh->layout : NULL,
+                                t->world.rank, cfg->threads, &t->graphs, err),
+                fail);
     MC_TRY_GOTO(st, take_arenas(t, err), fail);
     MC_TRY_GOTO(st, bind_graphs(t, err), fail);
-    MC_TRY_GOTO(st, mc_metrics_open(&t->metrics, path, err), fail);
+    MC_TRY_GOTO(st, make_optim(t, err), fail);
+    MC_TRY_GOTO(st, make_transfer(t, err), fail);
+    if (t->world.rank == 0)
+        MC_TRY_GOTO(st, mc_metrics_open(&t->metrics, path, err), fail);
+    mc_timeline_open(t);
 fail:
     return st;
 }
@@ -138,12 +179,19 @@ void mc_trainer_destroy(struct mc_trainer *t)
     if (!t)
         return;
     mc_metrics_close(&t->metrics);
+    mc_timeline_close(t);
     mc_free(t->state);
+    mc_free(t->owned);
     if (t->optim)
         mc_optim_destroy(t->optim);
+    mc_transfer_destroy(t->transfer);
     mc_graphs_destroy(&t->graphs);
+    if (!t->torn) { /* I5 */
+        mc_free(t->sum);
+        mc_free(t->hash_sum);
+    }
     for (int i = MC_NARENAS - 1; i >= 0; i--)
-        if (t->arena[i].base)
+        if (t->arena[i].base && !t->torn)
             t->device.ops->arena_fini(&t->device, &t->arena[i]);
     if (t->data)
         mc_data_close(t->data);
@@ -163,9 +211,10 @@ mc_status mc_trainer_fresh(struct mc_trainer *t)
     mc_cursor_init(t->data, &t->books.cursor);
     enum mc_dtype precision = t->recipe->precision;
     int masters = mc_optim_dtype(precision) != precision;
-    mc_graph_init_params(t->graphs.train, (uint64_t)t->recipe->seed, mc_optim_dtype(precision),
-                         t->arena[masters ? MC_ARENA_MASTER : MC_ARENA_PARAMS].base);
-    mc_optim_round_weights(t->optim);
+    void *to = t->arena[masters ? MC_ARENA_GRADS : MC_ARENA_PARAMS].base;
+    mc_graph_init_params(t->graphs.train, (uint64_t)t->recipe->seed, mc_optim_dtype(precision), to);
+    if (masters) /* the gradients' buffer is as wide and as long; a step begins by clearing it */
+        mc_optim_set_masters(t->optim, to);
     return MC_OK;
 }
 
@@ -177,26 +226,37 @@ static void tell_changed(struct mc_trainer *t, const char *what, const char *was
     mc_json_str(&e.j, "was", was);
     mc_json_str(&e.j, "now", now);
     mc_event_end(t, &e, "changed");
-    mc_log(MC_LOG_WARN, "%s changed: was %s, now %s", what, was, now);
+    if (t->world.rank == 0)
+        mc_log(MC_LOG_WARN, "%s changed: was %s, now %s", what, was, now);
 }
 
 static mc_status load(struct mc_trainer *t, const char *path, struct mc_err *err)
 {
-    struct mc_ckpt *c;
+    struct mc_ckpt *c = NULL;
     struct mc_books_seen seen = {0};
     struct mc_books_run run = {.recipe = t->recipe,
                                .data = t->data,
                                .hooks = t->hooks,
                                .fingerprint = t->fingerprint,
                                .software = t->cfg->software};
-    MC_TRY(mc_ckpt_open(path, &c, err));
-    mc_status st;
-    MC_TRY_GOTO(st, mc_books_read(mc_ckpt_books(c), &run, &t->books, &seen, err), done);
-    int skip = mc_weights_stored(c) ? 0 : mc_weights_rebuilt(t->graphs.train, t->recipe->precision);
-    MC_TRY_GOTO(st, mc_ckpt_load(c, t->state + skip, t->nstate - skip, 1, err), done);
-    if (skip > 0)
+    mc_status st = mc_ckpt_open(path, &c, err);
+    if (st != MC_OK)
+        c = NULL;
+    MC_TRY_GOTO(st, mc_world_vote(&t->world, st, NULL, err), done); /* I6 */
+    st = mc_books_read(mc_ckpt_books(c), &run, &t->books, &seen, err);
+    if (st == MC_OK)
+        st = mc_tensors_fit(t->recipe, t->graphs.train, c, err); /* all of them are wanted */
+    int skip =
+        mc_weights_stored(c) ? 0 : mc_weights_lead(t->recipe->precision, t->state, t->nstate);
+    if (st == MC_OK)
+        st = mc_ckpt_load(c, t->state + skip, t->nstate - skip, 0, err);
+    MC_TRY_GOTO(st, mc_world_vote(&t->world, st, NULL, err), done); /* I6 */
+    if (!mc_weights_stored(c)) {
         mc_optim_round_weights(t->optim);
-    uint64_t now = mc_optim_weights_hash(t->optim);
+        MC_TRY_GOTO(st, mc_transfer_gather(t->transfer, err), done);
+    }
+    uint64_t now = 0;
+    MC_TRY_GOTO(st, mc_trainer_hash(t, &now, err), done);
     if (now != t->books.weights_hash) {
         st = mc_err_set(err, MC_E_CORRUPT, "%s: the weights hash to %016llx, its books say %016llx",
                         path, (unsigned long long)now, (unsigned long long)t->books.weights_hash);
@@ -217,7 +277,7 @@ static mc_status load(struct mc_trainer *t, const char *path, struct mc_err *err
     mc_json_i64(&e.j, "step", t->books.at.steps);
     mc_json_i64(&e.j, "epoch", mc_ckpt_epoch(c));
     mc_event_end(t, &e, "resume");
-    if (!t->cfg->quiet)
+    if (!t->cfg->quiet && t->world.rank == 0)
         mc_log(MC_LOG_INFO, "resumed after step %lld from %s", (long long)t->books.at.steps, path);
 done:
     mc_ckpt_close(c);
@@ -235,37 +295,74 @@ static void tell_damaged(struct mc_trainer *t, const char *path, const char *why
     mc_log(MC_LOG_ERROR, "checkpoint not usable: %s", why);
 }
 
+/* The control rank looks through the folder; the others load what it says (I6). */
+struct choice {
+    int32_t what; /* 0 an end, 1 fresh, 2 load `path` */
+    char path[1100];
+};
+
+static mc_status follow(struct mc_trainer *t, struct mc_err *err)
+{
+    mc_status st = MC_E_CORRUPT;
+    while (st == MC_E_CORRUPT) {
+        struct choice c;
+        struct mc_err why = {0};
+        MC_TRY(mc_world_tell(&t->world, &c, sizeof c, err));
+        if (c.what == 0)
+            return MC_OK; /* the vote at the end tells why */
+        st = c.what == 1 ? mc_trainer_fresh(t) : load(t, c.path, &why);
+        if (st != MC_OK && st != MC_E_CORRUPT && err)
+            *err = why;
+    }
+    return st;
+}
+
+/* The control rank's part: what it does itself, and tells the others to do. */
+static mc_status choose(struct mc_trainer *t, int what, const char *path, struct mc_err *err)
+{
+    struct choice c = {.what = what};
+    snprintf(c.path, sizeof c.path, "%s", path);
+    MC_TRY(mc_world_tell(&t->world, &c, sizeof c, err));
+    return what == 0 ? MC_OK : what == 1 ? mc_trainer_fresh(t) : load(t, path, err);
+}
+
 static mc_status resume_auto(struct mc_trainer *t, struct mc_err *err)
 {
     struct mc_ckpt_info *list = NULL;
     char names[400] = "";
     int n = 0;
-    MC_TRY(mc_ckpt_list(t->ckpt_dir, &list, &n, err));
+    mc_status st = mc_ckpt_list(t->ckpt_dir, &list, &n, err);
+    if (st != MC_OK) {
+        (void)choose(t, 0, "", NULL);
+        return mc_err_trail(err, st, __FILE__, __LINE__);
+    }
     for (int i = n - 1; i >= 0; i--) {
         const char *base = strrchr(list[i].path, '/');
         size_t len = strlen(names);
         snprintf(names + len, sizeof names - len, "%s%s", len ? ", " : "", base + 1);
     }
-    mc_status st = n == 0 ? mc_trainer_fresh(t) : MC_E_CORRUPT;
+    st = n == 0 ? choose(t, 1, "", err) : MC_E_CORRUPT;
     for (int i = n - 1; i >= 0 && st == MC_E_CORRUPT; i--) { /* I3 */
         struct mc_err why = {0};
         if (!list[i].whole) {
             tell_damaged(t, list[i].path, list[i].why);
             continue;
         }
-        st = load(t, list[i].path, &why);
+        st = choose(t, 2, list[i].path, &why);
         if (st == MC_E_CORRUPT)
             tell_damaged(t, list[i].path, why.msg);
         else if (st != MC_OK && err)
             *err = why;
     }
     mc_free(list);
-    if (st == MC_E_CORRUPT)
+    if (st == MC_E_CORRUPT) {
+        MC_TRY(choose(t, 0, "", err));
         return mc_err_set(
             err, MC_E_GIVEUP,
             "%s: none of its %d checkpoints can be used (%s); restore one from a copy, or start "
             "a new run with another --run",
             t->ckpt_dir, n, names);
+    }
     return st;
 }
 
@@ -273,32 +370,40 @@ static mc_status resume_step(struct mc_trainer *t, struct mc_err *err)
 {
     char path[1100];
     struct mc_err why = {0};
-    MC_TRY(mc_ckpt_resolve(t->ckpt_dir, t->cfg->resume_step, path, err));
-    mc_status st = load(t, path, &why);
-    if (st == MC_E_CORRUPT) /* it will not be better at the next try */
+    mc_status st = mc_ckpt_resolve(t->ckpt_dir, t->cfg->resume_step, path, err);
+    if (st != MC_OK) {
+        (void)choose(t, 0, "", NULL);
+        return mc_err_trail(err, st, __FILE__, __LINE__);
+    }
+    st = choose(t, 2, path, &why);
+    if (st == MC_E_CORRUPT) { /* it will not be better at the next try */
+        MC_TRY(choose(t, 0, "", err));
         return mc_err_set(err, MC_E_GIVEUP,
                           "%s; restore it from a copy, or go on from another step", why.msg);
+    }
     if (st != MC_OK && err)
         *err = why;
     return mc_err_trail(err, st, __FILE__, __LINE__);
+}
+
+/* Weights and books are in place on all ranks, or on none. */
+static mc_status restore(struct mc_trainer *t, struct mc_err *err)
+{
+    if (t->cfg->resume == MC_RESUME_FRESH)
+        return mc_trainer_fresh(t);
+    mc_status st = t->world.rank != 0                 ? follow(t, err)
+                   : t->cfg->resume == MC_RESUME_AUTO ? resume_auto(t, err)
+                                                      : resume_step(t, err);
+    return mc_world_vote(&t->world, st, NULL, err);
 }
 
 mc_status mc_trainer_start(struct mc_trainer *t, struct mc_err *err)
 {
     struct mc_event e;
     mc_page_phase(t->cfg->page, MC_PHASE_LOAD, 0);
-    mc_time_check();
-    switch (t->cfg->resume) {
-    case MC_RESUME_FRESH:
-        MC_TRY(mc_trainer_fresh(t));
-        break;
-    case MC_RESUME_AUTO:
-        MC_TRY(resume_auto(t, err));
-        break;
-    case MC_RESUME_STEP:
-        MC_TRY(resume_step(t, err));
-        break;
-    }
+    if (t->world.rank == 0)
+        mc_time_check();
+    MC_TRY(restore(t, err));
     t->started = 1;
     int64_t to_go = mc_steps_to_go(t->recipe, &t->books.at);
     t->target_steps = to_go < 0 ? -1 : t->books.at.steps + to_go;
@@ -307,6 +412,7 @@ mc_status mc_trainer_start(struct mc_trainer *t, struct mc_err *err)
     mc_json_i64(&e.j, "segment", t->cfg->rd->segment);
     mc_json_i64(&e.j, "step", t->books.at.steps);
     mc_json_i64(&e.j, "target_steps", t->target_steps);
+    mc_json_i64(&e.j, "ranks", t->world.size);
     mc_json_i64(&e.j, "threads", t->cfg->threads);
     mc_json_str(&e.j, "software", t->cfg->software);
     mc_json_str(&e.j, "fingerprint", t->fingerprint);

@@ -1,14 +1,21 @@
 /* step.c - the parts of one step; trainer.c puts them in order. Floor 6 (train).
  *
- *     begin        batch size, draws, tokens and targets of the whole global batch, N
+ *     begin        batch size, draws, tokens and targets of this replica's part; N; stop?
  *     microbatch   forward and backward of samples [first, first + micro), gradients scaled by 1/N
- *     judge        sum the uses of shared parameters, norm, verdict, skip or abort
- *     update       clip, AdamW with t = successful updates + 1
+ *     judge        gradients are complete; norm, loss, verdict, skip or abort
+ *     update       clip, AdamW with t = successful updates + 1; parameters on their way to all
  *     end          books, metrics line, log line, hooks
+ *
+ * Ranks exchange two short vectors a step. In begin: labels here, failures, stop signals seen, and
+ * from the control rank the time limit and the hooks' answers in force. In judge: loss, the partial
+ * norms, and from the control rank what is due after the step. So all take the same path; what the
+ * control rank alone finds out after that (a hook that fails too often) waits for the next begin.
  *
  * I1  Loss = fp64 sum of token losses over the global batch / N, N the tokens that have a label,
  *     known before the first microbatch. N = 0: loss 0, no update, counted as skipped.
- * I2  Microbatches run in ascending order; nothing depends on how the batch is cut but rounding.
+ * I2  The batch is cut into contiguous runs, one a replica, the first B mod replicas of them one
+ *     longer; a replica without samples takes part with zeros. Microbatches run in ascending order;
+ *     nothing depends on how the batch is cut but rounding.
  * I3  Until mc_step_end() the books are untouched but for cursor, pending answers and lr factor,
  *     and mc_step_abandon() puts those back: a checkpoint after an abandoned step is one of the
  *     last completed step.
@@ -18,7 +25,9 @@
 #include "train_int.h"
 #include <math.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <string.h>
+#include "../run/spawn.h"
 
 static void beat(struct mc_trainer *t)
 {
@@ -28,7 +37,71 @@ static void beat(struct mc_trainer *t)
     atomic_store_explicit(&p->beat_ns, mc_clock_ns(), memory_order_relaxed);
 }
 
-mc_status mc_step_begin(struct mc_trainer *t, struct mc_err *err)
+/* Why this rank would stop before the step; MC_STOP_NONE: no reason. */
+static enum mc_stop stop_here(const struct mc_trainer *t)
+{
+    if (t->world.rank != 0 || t->recipe->time_limit.n <= 0)
+        return MC_STOP_NONE;
+    double used = (double)(mc_clock_ns() - t->start_ns) * 1e-9;
+    double save = isnan(t->save_s) ? 0 : 1.5 * t->save_s; /* the save must fit too */
+    return used + save >= (double)t->recipe->time_limit.n * 1e-9 ? MC_STOP_TIME : MC_STOP_NONE;
+}
+
+void mc_stop_set(struct mc_trainer *t, enum mc_stop why, int signal)
+{
+    char limit[48];
+    if (t->stop != MC_STOP_NONE)
+        return;
+    t->stop = why;
+    if (why == MC_STOP_SIGNAL) {
+        snprintf(t->stop_why, sizeof t->stop_why, "signal %d", signal);
+    } else if (why == MC_STOP_TIME) {
+        mc_units_print(t->recipe->time_limit, limit);
+        snprintf(t->stop_why, sizeof t->stop_why, "time limit of %s for one segment", limit);
+    }
+}
+
+/* The first exchange of a step. mine: this rank's part is ready. */
+static mc_status agree_begin(struct mc_trainer *t, int64_t labels, mc_status mine,
+                             struct mc_err *err)
+{
+    enum { LABELS, FAILED, SIGNALLED, SIGNALS, TIME, STOP, CHECKPOINT, EVAL, SCALES, SCALE, N };
+    struct mc_step *s = &t->step;
+    struct mc_directive *d = &s->now;
+    double *v = t->sum;
+    int signal = mc_signals_pending();
+    memset(v, 0, N * sizeof *v);
+    v[LABELS] = t->world.counts ? (double)labels : 0;
+    v[FAILED] = mine != MC_OK;
+    v[SIGNALLED] = signal != 0;
+    v[SIGNALS] = signal;
+    if (t->world.rank == 0) {
+        v[TIME] = stop_here(t) == MC_STOP_TIME;
+        v[STOP] = d->stop;
+        v[CHECKPOINT] = d->checkpoint;
+        v[EVAL] = d->eval;
+        v[SCALES] = !isnan(d->lr_scale);
+        v[SCALE] = isnan(d->lr_scale) ? 0 : d->lr_scale;
+    }
+    MC_TRY(mc_world_sum(&t->world, v, N, err));
+    if (v[FAILED] > 0) {
+        mc_step_abandon(t);
+        mc_status st = mc_world_vote(&t->world, mine, &t->sound, err);
+        return mc_err_trail(err, st, __FILE__, __LINE__);
+    }
+    s->valid = (int64_t)v[LABELS];
+    d->stop = v[STOP] > 0;
+    d->checkpoint = v[CHECKPOINT] > 0;
+    d->eval = v[EVAL] > 0;
+    d->lr_scale = v[SCALES] > 0 ? v[SCALE] : (double)NAN;
+    if (v[SIGNALLED] > 0)
+        mc_stop_set(t, MC_STOP_SIGNAL, (int)(v[SIGNALS] / v[SIGNALLED]));
+    else if (v[TIME] > 0)
+        mc_stop_set(t, MC_STOP_TIME, 0);
+    return MC_OK;
+}
+
+mc_status mc_step_begin(struct mc_trainer *t, mc_status late, struct mc_err *err)
 {
     struct mc_step *s = &t->step;
     struct mc_books *b = &t->books;
@@ -46,18 +119,22 @@ mc_status mc_step_begin(struct mc_trainer *t, struct mc_err *err)
     s->cursor = b->cursor; /* I3 */
     s->lr_scale = b->lr_scale;
     mc_data_draw(t->data, &b->cursor, s->global, t->batch.sample);
-    mc_status st =
-        mc_data_fetch(t->data, t->batch.sample, s->global, t->batch.tokens, t->batch.targets, err);
-    if (st != MC_OK) {
-        mc_step_abandon(t);
-        t->sound = 1;
-        return mc_err_trail(err, st, __FILE__, __LINE__);
+    mc_batch_share(s->global, t->world.replicas, t->world.replica, &s->first, &s->own);
+    mc_status st = late;
+    if (st == MC_OK)
+        st = mc_trainer_held(t, t->lost, err); /* trainer.c I5 */
+    if (st == MC_OK) {
+        st = mc_data_fetch(t->data, t->batch.sample + s->first, s->own, t->batch.tokens,
+                           t->batch.targets, err);
+        t->sound |= st != MC_OK;
     }
-    s->valid = 0;
-    for (int64_t i = 0; i < s->global * seq; i++)
-        s->valid += t->batch.targets[i] >= 0;
+    int64_t labels = 0;
+    for (int64_t i = 0; st == MC_OK && i < s->own * seq; i++)
+        labels += t->batch.targets[i] >= 0;
+    MC_TRY(agree_begin(t, labels, st, err));
     s->loss_sum = 0;
     mc_graph_zero_grads(t->graphs.train);
+    mc_transfer_begin(t->transfer);
     beat(t);
     return MC_OK;
 }
@@ -68,18 +145,23 @@ mc_status mc_step_microbatch(struct mc_trainer *t, int64_t first, struct mc_err 
     int64_t seq = t->recipe->model.seq, b = t->recipe->batch.micro;
     if (s->valid == 0) /* I1 */
         return MC_OK;
-    if (b > s->global - first)
-        b = s->global - first;
+    if (b > s->own - first)
+        b = s->own - first;
+    int last = first + b == s->own;
     for (int64_t i = 0; i < b; i++)
         for (int64_t p = 0; p < seq; p++)
-            t->batch.row[i * seq + p] = (s->before.samples + first + i) * seq + p;
+            t->batch.row[i * seq + p] = (s->before.samples + s->first + first + i) * seq + p;
     struct mc_microbatch mb = {.b = b,
                                .t = seq,
                                .tokens = t->batch.tokens + first * seq,
                                .targets = t->batch.targets + first * seq,
-                               .logical_row = t->batch.row};
+                               .logical_row = t->batch.row,
+                               .watch = mc_transfer_watch(t->transfer, last)};
     MC_TRY(mc_graph_forward(t->graphs.train, 0, &mb, s->after.steps, &s->loss_sum, err));
+    int64_t from = mc_clock_ns();
     MC_TRY(mc_graph_backward(t->graphs.train, 0, &mb, s->after.steps, 1.0 / (double)s->valid, err));
+    if (last)
+        mc_transfer_mark(t->transfer, MC_SPAN_BACKWARD, from, mc_clock_ns());
     beat(t);
     return MC_OK;
 }
@@ -123,6 +205,8 @@ static void tell_anomaly(struct mc_trainer *t, enum mc_anomaly_action action, co
     mc_json_i64(&e.j, "first_sample", s->before.samples);
     mc_json_i64(&e.j, "samples", s->global);
     mc_event_end(t, &e, s->verdict.kind);
+    if (t->world.rank != 0)
+        return;
     mc_metrics_progress_clear(&t->metrics);
     mc_log(MC_LOG_WARN, "step %lld: %s (loss %s, gradient norm %s): %s", (long long)s->after.steps,
            s->verdict.kind, loss, norm, action == MC_ANOMALY_SKIP ? "update skipped" : "stopping");
@@ -167,20 +251,55 @@ static mc_status ask_about_step(struct mc_trainer *t, enum mc_anomaly_action *ac
     return MC_OK;
 }
 
+/* The same by the control rank, for all. Exchanged only when there is something to ask. */
+static mc_status ask_for_all(struct mc_trainer *t, enum mc_anomaly_action *action,
+                             struct mc_err *err)
+{
+    int asked = t->asks >> MC_HOOK_GRAD & 1;
+    asked |= t->step.verdict.kind && (t->asks >> MC_HOOK_ANOMALY & 1);
+    if (!asked)
+        return MC_OK;
+    mc_status st = t->world.rank == 0 ? ask_about_step(t, action, &t->books.pending, err) : MC_OK;
+    MC_TRY(mc_world_vote(&t->world, st, &t->sound, err));
+    int32_t answer = *action;
+    MC_TRY(mc_world_tell(&t->world, &answer, sizeof answer, err));
+    *action = (enum mc_anomaly_action)answer;
+    return MC_OK;
+}
+
+/* The second exchange of a step: loss, norm, what is due after it. */
+static mc_status agree_judge(struct mc_trainer *t, struct mc_err *err)
+{
+    enum { LOSS, DUE_EVAL, DUE_SAVE };
+    struct mc_step *s = &t->step;
+    double *v = t->sum, *norm = v + MC_STEP_HEAD;
+    int n = mc_graph_nparams(t->graphs.train);
+    memset(v, 0, (size_t)(MC_STEP_HEAD + n) * sizeof *v);
+    if (s->valid > 0) {
+        if (s->own == 0) /* I2 */
+            MC_TRY(mc_transfer_idle(t->transfer, err));
+        MC_TRY(mc_transfer_finish(t->transfer, err));
+        mc_optim_norm_parts(t->optim, norm);
+    }
+    v[LOSS] = t->world.counts ? s->loss_sum : 0;
+    if (t->world.rank == 0) {
+        v[DUE_EVAL] = mc_eval_due(t);
+        v[DUE_SAVE] = mc_save_due(t);
+    }
+    MC_TRY(mc_world_sum(&t->world, v, MC_STEP_HEAD + n, err));
+    s->due_eval = v[DUE_EVAL] > 0;
+    s->due_save = v[DUE_SAVE] > 0;
+    s->loss = s->valid > 0 ? v[LOSS] / (double)s->valid : 0; /* I1 */
+    s->norm = s->valid > 0 ? mc_optim_norm_of(t->optim, norm) : 0;
+    return MC_OK;
+}
+
 mc_status mc_step_judge(struct mc_trainer *t, struct mc_err *err)
 {
     struct mc_step *s = &t->step;
     struct mc_books *b = &t->books;
     const struct mc_anomaly_cfg *rule = &t->recipe->anomaly;
-    if (s->valid > 0) {
-        for (int k = 0; k < mc_graph_nbuckets(t->graphs.train); k++)
-            MC_TRY(mc_graph_finish_grads(t->graphs.train, k, err));
-        s->norm = mc_optim_grad_norm(t->optim);
-        s->loss = s->loss_sum / (double)s->valid;
-    } else { /* I1 */
-        s->norm = 0;
-        s->loss = 0;
-    }
+    MC_TRY(agree_judge(t, err));
     if (!isnan(s->now.lr_scale))
         b->lr_scale = s->now.lr_scale;
     s->lr = mc_lr_at(&t->recipe->lr, &s->after) * b->lr_scale;
@@ -191,7 +310,7 @@ mc_status mc_step_judge(struct mc_trainer *t, struct mc_err *err)
     mc_directive_clear(&b->pending);
     enum mc_anomaly_action action =
         s->verdict.kind && strcmp(s->verdict.kind, "spike") == 0 ? rule->spike : rule->nonfinite;
-    mc_status st = ask_about_step(t, &action, &b->pending, err);
+    mc_status st = ask_for_all(t, &action, err);
     if (st != MC_OK) {
         mc_step_abandon(t);
         return mc_err_trail(err, st, __FILE__, __LINE__);
@@ -214,16 +333,17 @@ mc_status mc_step_judge(struct mc_trainer *t, struct mc_err *err)
     return MC_OK;
 }
 
-void mc_step_update(struct mc_trainer *t)
+mc_status mc_step_update(struct mc_trainer *t, struct mc_err *err)
 {
     struct mc_step *s = &t->step;
     struct mc_books *b = &t->books;
     if (!s->update)
-        return;
+        return MC_OK;
     double limit = t->recipe->optim.clip, scale = 1;
     if (limit > 0 && limit / (s->norm + 1e-6) < 1)
         scale = limit / (s->norm + 1e-6);
     mc_optim_update(t->optim, b->successful + 1, s->lr, scale);
+    return mc_transfer_gather(t->transfer, err);
 }
 
 /* The step is done: into the books. */
@@ -252,11 +372,27 @@ static void enter(struct mc_trainer *t)
     }
 }
 
+static mc_status too_many_skips(const struct mc_trainer *t, struct mc_err *err)
+{
+    const struct mc_books *b = &t->books;
+    if (b->skips_in_row < t->recipe->anomaly.max_skips || t->recipe->anomaly.max_skips == 0)
+        return MC_OK;
+    return mc_err_set(err, MC_E_GIVEUP,
+                      "%lld updates in a row were skipped (anomaly.max_skips), the last at step "
+                      "%lld: the run does not recover by itself. Go back to an earlier "
+                      "checkpoint with --resume STEP, or change the learning rate or the data",
+                      (long long)b->skips_in_row, (long long)b->at.steps);
+}
+
 mc_status mc_step_end(struct mc_trainer *t, struct mc_err *err)
 {
     const struct mc_step *s = &t->step;
     struct mc_books *b = &t->books;
     enter(t);
+    if (t->world.rank != 0) {
+        t->step_allocs += mc_mem_stats().calls - s->allocs; /* I4 */
+        return too_many_skips(t, err);
+    }
     double seconds = (double)(mc_clock_ns() - s->begin_ns) * 1e-9;
     struct mc_metric m = {
         .step = b->at.steps,
@@ -275,6 +411,7 @@ mc_status mc_step_end(struct mc_trainer *t, struct mc_err *err)
         .was_skipped = !s->update,
     };
     MC_TRY(mc_metrics_add(&t->metrics, &m, err));
+    mc_timeline_step(t);
     if (!t->cfg->quiet) {
         int64_t every = t->recipe->log_every;
         if (every > 0 && (b->at.steps % every == 0 || mc_target_reached(&t->recipe->steps, &b->at)))
@@ -293,12 +430,5 @@ mc_status mc_step_end(struct mc_trainer *t, struct mc_err *err)
         MC_TRY(mc_hooks_ask(t, &ev, &d, err));
         mc_directive_keep(&b->pending, &d);
     }
-    if (b->skips_in_row >= t->recipe->anomaly.max_skips && t->recipe->anomaly.max_skips > 0)
-        return mc_err_set(
-            err, MC_E_GIVEUP,
-            "%lld updates in a row were skipped (anomaly.max_skips), the last at step "
-            "%lld: the run does not recover by itself. Go back to an earlier "
-            "checkpoint with --resume STEP, or change the learning rate or the data",
-            (long long)b->skips_in_row, (long long)b->at.steps);
-    return MC_OK;
+    return too_many_skips(t, err);
 }

@@ -1,6 +1,7 @@
 /* train.h - one rank's training: owner of everything, and a step loop that fits on a screen. */
 #pragma once
 #include "hooks.h"
+#include "../par/mesh.h"
 #include "../run/page.h"
 #include "../run/rundir.h"
 
@@ -9,7 +10,8 @@ struct mc_train_cfg {
     const struct mc_recipe *recipe;
     const struct mc_rundir *rd;      /* segment set */
     struct mc_page *page;            /* may be NULL (tests) */
-    const struct mc_hook_ops *hooks; /* may be NULL */
+    const struct mc_hook_ops *hooks; /* may be NULL; rank 0's */
+    const struct mc_mesh *mesh; /* NULL: one rank. Aborted and destroyed by the caller, after */
     int rank, nranks, threads;
     enum mc_resume resume;
     int64_t resume_step;
@@ -36,6 +38,9 @@ struct mc_train_memory {
 };
 mc_status mc_train_plan(const struct mc_recipe *r, int threads, struct mc_train_memory *m,
                         struct mc_err *err);
+/* Of rank `rank` of a layout; NULL: one rank. */
+mc_status mc_train_plan_rank(const struct mc_recipe *r, const struct mc_layout *layout, int rank,
+                             int threads, struct mc_train_memory *m, struct mc_err *err);
 
 /* Would this checkpoint load into this run? Names, dtypes and shapes of all tensors and the data's
  * cursor, by the code that loads them; no data of the checkpoint is read, nothing is started.
@@ -50,8 +55,10 @@ struct mc_eval_result {
     double bits_per_byte; /* over the bytes that the targets stand for; NaN: not known */
 };
 struct mc_session; /* a model loaded for inference */
-mc_status mc_session_open(const struct mc_recipe *r, const char *ckpt_path, int threads,
-                          struct mc_session **s, struct mc_err *err);
+/* mesh: NULL, one rank; else all its ranks make the same calls and get the same answers. */
+mc_status mc_session_open(const struct mc_recipe *r, const struct mc_mesh *mesh,
+                          const char *ckpt_path, int threads, struct mc_session **s,
+                          struct mc_err *err);
 void mc_session_close(struct mc_session *s);
 mc_status mc_session_eval(struct mc_session *s, const char *base_dir, int64_t max_samples,
                           struct mc_eval_result *res, struct mc_err *err);
@@ -66,7 +73,7 @@ struct mc_generate_cfg {
     uint64_t seed;
     int stop_at_eos;
     int (*emit)(void *arg, int32_t token);
-    void *arg; /* streaming; nonzero return stops */
+    void *arg; /* streaming; nonzero return stops. Called on rank 0 */
 };
 mc_status mc_session_generate(struct mc_session *s, const struct mc_generate_cfg *cfg,
                               int64_t *ntokens, struct mc_err *err);

@@ -5,7 +5,9 @@
  * only what a kernel hands them. */
 #pragma once
 #include "books.h"
+#include "transfer.h"
 #include "train.h"
+#include "world.h"
 #include "../base/arena.h"
 #include "../base/clock.h"
 #include "../base/log.h"
@@ -34,21 +36,26 @@ enum mc_arena_id {
     MC_ARENA_BATCH,
     MC_NARENAS
 };
-struct mc_batch_buffers {      /* one global batch, and the keys of one microbatch */
-    struct mc_sample *sample;  /* [global] */
-    int32_t *tokens, *targets; /* [global * seq] */
+struct mc_batch_buffers {      /* this replica's part of a batch, and the keys of one microbatch */
+    struct mc_sample *sample;  /* [global]: all draws, of which a part is fetched */
+    int32_t *tokens, *targets; /* [part * seq] */
     int64_t *row;              /* [micro * seq] logical rows, key of dropout */
 };
 struct mc_graphs {
     struct mc_graph *train, *eval; /* eval NULL: no validation set */
+    struct mc_shard *shard;
     size_t bytes[MC_NARENAS];
 };
 const char *mc_arena_name(enum mc_arena_id id);
-mc_status mc_graphs_build(const struct mc_recipe *r, int threads, struct mc_graphs *g,
-                          struct mc_err *err);
+/* layout NULL: one rank. */
+mc_status mc_graphs_build(const struct mc_recipe *r, const struct mc_layout *layout, int rank,
+                          int threads, struct mc_graphs *g, struct mc_err *err);
 void mc_graphs_destroy(struct mc_graphs *g);
 int64_t mc_batch_largest(const struct mc_recipe *r); /* samples of the largest global batch */
-void mc_batch_carve(const struct mc_recipe *r, struct mc_arena *a, struct mc_batch_buffers *b);
+void mc_batch_carve(const struct mc_recipe *r, int replicas, struct mc_arena *a,
+                    struct mc_batch_buffers *b);
+/* Part `part` of `all` samples cut into runs: the first all % parts ones have one more. */
+void mc_batch_share(int64_t all, int parts, int part, int64_t *first, int64_t *n);
 
 /* ---- anomaly.c ---- */
 struct mc_verdict {
@@ -105,21 +112,36 @@ enum mc_stop { MC_STOP_NONE, MC_STOP_SIGNAL, MC_STOP_TIME, MC_STOP_HOOK };
 struct mc_step { /* the step in hand */
     struct mc_counters before, after;
     int64_t global;        /* samples of this step */
+    int64_t first, own;    /* of them, those of this replica */
     int64_t valid;         /* N: tokens with a label in the global batch */
     double loss_sum;       /* fp64 sum of token losses */
     double loss, norm, lr; /* loss and norm before the update */
     struct mc_verdict verdict;
-    int update; /* 0: skipped */
+    int update;             /* 0: skipped */
+    int due_eval, due_save; /* after this step, by the control rank's clock and the counters */
     int64_t begin_ns;
     uint64_t allocs;         /* mc_mem_stats().calls at the begin */
     struct mc_directive now; /* answers given after the last step, in force in this one */
     struct mc_cursor cursor; /* as before the draw: an abandoned step gives its samples back */
     double lr_scale;         /* as before the step */
 };
+enum { MC_TIMELINE_STEPS = 16 };
+struct mc_timeline {
+    int fd; /* -1: not written, or done */
+    char path[1100], line[64 * 1024];
+};
+enum { MC_STEP_HEAD = 16 }; /* numbers of the step's exchanges beside one a parameter */
 struct mc_trainer {
     const struct mc_train_cfg *cfg;
     const struct mc_recipe *recipe;
     const struct mc_hook_ops *hooks; /* NULL: none */
+    struct mc_world world;
+    struct mc_transfer *transfer;
+    struct mc_timeline timeline;
+    double *sum;        /* [MC_STEP_HEAD + parameters] of the step's exchanges */
+    uint64_t *hash_sum; /* [parameters] */
+    int asks;           /* hooks that the control rank asks while a step is judged: bits of kinds */
+    int torn;           /* a transfer failed: the system may still write into our buffers */
     struct mc_pool *pool;
     struct mc_device device;
     const struct mc_kern_ops *kern;
@@ -128,8 +150,9 @@ struct mc_trainer {
     struct mc_arena arena[MC_NARENAS];
     struct mc_batch_buffers batch;
     struct mc_optim *optim;
-    struct mc_state_tensor *state; /* model, adam_m, adam_v: what a checkpoint holds */
-    int nstate;
+    struct mc_state_tensor *state; /* model, adam_m, adam_v: what this rank loads */
+    struct mc_state_tensor *owned; /* what it saves */
+    int nstate, nowned;
     struct mc_metrics metrics;
     struct mc_books books;
     struct mc_step step;
@@ -153,6 +176,11 @@ struct mc_trainer {
     uint64_t step_allocs; /* allocations made inside steps: 0, or the plan is broken */
 };
 
+/* ---- fits.c ---- */
+/* Has the checkpoint all tensors of the run, whole, and no others? */
+mc_status mc_tensors_fit(const struct mc_recipe *r, const struct mc_graph *g,
+                         const struct mc_ckpt *c, struct mc_err *err);
+
 /* ---- setup.c: from nothing to the state before a step, and back ---- */
 mc_status mc_trainer_create(const struct mc_train_cfg *cfg, struct mc_trainer **out,
                             struct mc_err *err);
@@ -167,18 +195,30 @@ int mc_weights_stored(const struct mc_ckpt *c);
 /* How many tensors, the first of mc_optim_tensors(), can be made from the masters: 0 or all
  * weights. */
 int mc_weights_rebuilt(const struct mc_graph *g, enum mc_dtype precision);
+/* The same of what one rank holds or owns of them: mc_optim_state(), mc_optim_owned(). */
+int mc_weights_lead(enum mc_dtype precision, const struct mc_state_tensor *t, int n);
 
 /* ---- trainer.c ---- */
+/* Over all ranks; collective. */
+mc_status mc_trainer_hash(struct mc_trainer *t, uint64_t *hash, struct mc_err *err);
 /* Is the run folder still ours? Looked up once a second, or at once. */
 mc_status mc_trainer_held(struct mc_trainer *t, int at_once, struct mc_err *err);
 
 /* ---- step.c ---- */
-mc_status mc_step_begin(struct mc_trainer *t, struct mc_err *err);
+/* late: what this rank has to say of the step before. Sets t->stop when it is time; the step is
+ * then abandoned. */
+mc_status mc_step_begin(struct mc_trainer *t, mc_status late, struct mc_err *err);
 mc_status mc_step_microbatch(struct mc_trainer *t, int64_t first, struct mc_err *err);
 void mc_step_abandon(struct mc_trainer *t);
+void mc_stop_set(struct mc_trainer *t, enum mc_stop why, int signal); /* the first reason stays */
 mc_status mc_step_judge(struct mc_trainer *t, struct mc_err *err);
-void mc_step_update(struct mc_trainer *t);
+mc_status mc_step_update(struct mc_trainer *t, struct mc_err *err);
 mc_status mc_step_end(struct mc_trainer *t, struct mc_err *err);
+
+/* ---- timeline.c ---- */
+void mc_timeline_open(struct mc_trainer *t);
+void mc_timeline_step(struct mc_trainer *t); /* of the step that has just been entered */
+void mc_timeline_close(struct mc_trainer *t);
 
 /* ---- save.c ---- */
 int mc_save_due(const struct mc_trainer *t);
@@ -192,8 +232,10 @@ mc_status mc_save_call(struct mc_trainer *t, struct mc_err *err);
 /* ---- eval.c ---- */
 int mc_eval_due(const struct mc_trainer *t);
 mc_status mc_eval_run(struct mc_trainer *t, struct mc_err *err);
-struct mc_eval_job {
-    struct mc_graph *graph; /* EVAL, bound */
+struct mc_eval_job { /* of all ranks; each evaluates its replica's part */
+    const struct mc_world *world;
+    const struct mc_graph_watch *watch; /* may be NULL */
+    struct mc_graph *graph;             /* EVAL, bound */
     const struct mc_data *data;
     int64_t samples, micro, seq;
     int32_t *tokens, *targets; /* [micro * seq] */
@@ -225,8 +267,8 @@ void mc_time_check(void); /* warns of a SLURM_JOB_END_TIME that says nothing */
 int mc_crossed(const struct mc_quantity *every, const struct mc_counters *was,
                const struct mc_counters *now, int64_t last_ns);
 
-/* ---- events: a member list in a fixed buffer, one line in events.jsonl. Failing to write one is
- * told, never fatal. ---- */
+/* ---- events: a member list in a fixed buffer, one line in events.jsonl, of the control rank
+ * alone. Failing to write one is told, never fatal. ---- */
 struct mc_event {
     struct mc_json j;
     char buf[16384];

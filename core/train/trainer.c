@@ -1,8 +1,8 @@
 /* trainer.c - one rank's training, in the order in which it happens. Floor 6 (train).
  *
  * I1  A step is either completed, and then in the books, the metrics and the hooks' hands, or it
- *     leaves no trace: signals are looked at between microbatches, and an abandoned step gives its
- *     samples back.
+ *     leaves no trace: signals are looked at before a step, on one rank between microbatches too,
+ *     and an abandoned step gives its samples back.
  * I2  Exit 0 means that the target is reached and the checkpoint of that step is committed.
  *     75 means an orderly stop: at least one step of this segment is in a committed checkpoint of
  *     it. Everything else that is no error is 76.
@@ -13,6 +13,9 @@
  * I5  A run whose folder was deleted or replaced stops (76) and writes nothing more: looked up once
  *     a second, at each save and at the end.
  *
+ * I6  With several ranks all run this file, in step: each branch is taken on what they have agreed
+ *     on (step.c, world.h). Metrics, events, hooks and log are the control rank's.
+ *
  * Memory: struct mc_trainer owns all (train_int.h). Threads: one, beside the pool's. */
 #include "train_int.h"
 #include "../run/spawn.h"
@@ -21,27 +24,6 @@
 #include <string.h>
 
 #define HELD_EVERY_NS INT64_C(1000000000)
-
-/* Is there a reason to stop before the next step? */
-static enum mc_stop stop_wanted(struct mc_trainer *t)
-{
-    if (t->stop != MC_STOP_NONE)
-        return t->stop;
-    if (mc_signals_pending()) {
-        t->stop = MC_STOP_SIGNAL;
-        snprintf(t->stop_why, sizeof t->stop_why, "signal %d", mc_signals_pending());
-    } else if (t->recipe->time_limit.n > 0) {
-        double used = (double)(mc_clock_ns() - t->start_ns) * 1e-9;
-        double save = isnan(t->save_s) ? 0 : 1.5 * t->save_s; /* the save must fit too */
-        if (used + save >= (double)t->recipe->time_limit.n * 1e-9) {
-            t->stop = MC_STOP_TIME;
-            char limit[48];
-            mc_units_print(t->recipe->time_limit, limit);
-            snprintf(t->stop_why, sizeof t->stop_why, "time limit of %s for one segment", limit);
-        }
-    }
-    return t->stop;
-}
 
 mc_status mc_trainer_held(struct mc_trainer *t, int at_once, struct mc_err *err)
 {
@@ -54,36 +36,61 @@ mc_status mc_trainer_held(struct mc_trainer *t, int at_once, struct mc_err *err)
     return st;
 }
 
+mc_status mc_trainer_hash(struct mc_trainer *t, uint64_t *hash, struct mc_err *err)
+{
+    mc_optim_hash_parts(t->optim, t->hash_sum);
+    MC_TRY(mc_world_sum_u64(&t->world, t->hash_sum, mc_graph_nparams(t->graphs.train), err));
+    *hash = mc_optim_hash_of(t->optim, t->hash_sum);
+    return MC_OK;
+}
+
+/* This replica's microbatches. *stopped: a signal came between them (I1). */
+static mc_status microbatches(struct mc_trainer *t, int *stopped, struct mc_err *err)
+{
+    for (int64_t first = 0; first < t->step.own; first += t->recipe->batch.micro) {
+        *stopped = t->world.size == 1 && mc_signals_pending();
+        if (*stopped)
+            return MC_OK;
+        MC_TRY(mc_step_microbatch(t, first, err));
+    }
+    return MC_OK;
+}
+
 /* The step loop. Returns at the target, at a reason to stop, or with an error. */
 static mc_status loop(struct mc_trainer *t, struct mc_err *err)
 {
     struct mc_step *s = &t->step;
-    while (!mc_target_reached(&t->recipe->steps, &t->books.at) && !stop_wanted(t)) {
-        MC_TRY(mc_trainer_held(t, t->lost, err)); /* I5 */
-        MC_TRY(mc_step_begin(t, err));
-        for (int64_t first = 0; first < s->global; first += t->recipe->batch.micro) {
-            if (mc_signals_pending()) { /* I1 */
-                mc_step_abandon(t);
-                (void)stop_wanted(t);
-                return MC_OK;
-            }
-            MC_TRY(mc_step_microbatch(t, first, err));
+    mc_status late = MC_OK; /* of the control rank, after its step was judged */
+    int stopped = 0;
+    while (!mc_target_reached(&t->recipe->steps, &t->books.at) && t->stop == MC_STOP_NONE) {
+        MC_TRY(mc_step_begin(t, late, err));
+        if (t->stop == MC_STOP_NONE)
+            MC_TRY(microbatches(t, &stopped, err));
+        if (stopped)
+            mc_stop_set(t, MC_STOP_SIGNAL, mc_signals_pending());
+        if (t->stop != MC_STOP_NONE) { /* I1 */
+            mc_step_abandon(t);
+            return MC_OK;
         }
         MC_TRY(mc_step_judge(t, err));
-        mc_step_update(t);
-        MC_TRY(mc_step_end(t, err));
+        MC_TRY(mc_step_update(t, err));
+        late = mc_step_end(t, err);
 
         if (s->now.stop && t->stop == MC_STOP_NONE) { /* I4 */
             t->stop = MC_STOP_HOOK;
             snprintf(t->stop_why, sizeof t->stop_why, "hook: %s",
                      s->now.why[0] ? s->now.why : "stop");
         }
-        if (s->now.eval || mc_eval_due(t))
+        int eval = s->now.eval || s->due_eval, save = s->now.checkpoint || s->due_save;
+        if (!eval && !save)
+            continue;
+        MC_TRY(mc_world_vote(&t->world, late, &t->sound, err));
+        if (eval)
             MC_TRY(mc_eval_run(t, err));
-        if (s->now.checkpoint || mc_save_due(t))
+        if (save)
             MC_TRY(mc_save(t, 0, 1, err)); /* I3 */
     }
-    return MC_OK;
+    return mc_world_vote(&t->world, late, &t->sound, err);
 }
 
 /* What the checkpoint says is still to be done after its step, before the next one (I2). */
@@ -94,8 +101,10 @@ static mc_status pay(struct mc_trainer *t, struct mc_err *err)
         t->paid = !t->books.eval_owed;
     }
     if (t->books.call_owed && !t->books.eval_owed &&
-        !mc_target_reached(&t->recipe->steps, &t->books.at))
-        return mc_save_call(t, err);
+        !mc_target_reached(&t->recipe->steps, &t->books.at)) {
+        mc_status called = mc_save_call(t, err);
+        return mc_world_vote(&t->world, called, &t->sound, err);
+    }
     return MC_OK;
 }
 
@@ -106,6 +115,8 @@ static void tell_stop(struct mc_trainer *t, int reached)
     mc_json_i64(&e.j, "step", t->books.at.steps);
     mc_json_str(&e.j, "why", reached ? "target reached" : t->stop_why);
     mc_event_end(t, &e, "stop");
+    if (t->world.rank != 0)
+        return;
     mc_metrics_progress_clear(&t->metrics);
     if (!t->cfg->quiet || !reached)
         mc_log(MC_LOG_INFO, "stopped after step %lld: %s", (long long)t->books.at.steps,
@@ -122,11 +133,12 @@ static mc_status finish(struct mc_trainer *t, int *exit_code, struct mc_err *err
                   ? t->books.call_owed
                   : end && mc_crossed(&t->recipe->checkpoint.every, &t->step.before, &t->step.after,
                                       t->save_ns);
-    MC_TRY(mc_trainer_held(t, 1, err)); /* I5 */
-    (void)stop_wanted(t);               /* the reason, when the last evaluation was cut short */
+    mc_status held = mc_trainer_held(t, 1, err); /* I5 */
+    MC_TRY(mc_world_vote(&t->world, held, NULL, err));
     tell_stop(t, reached);
     if (!reached && t->segment_steps == 0) {
-        mc_log(MC_LOG_WARN, "no step was completed in this segment; nothing new to save");
+        if (t->world.rank == 0)
+            mc_log(MC_LOG_WARN, "no step was completed in this segment; nothing new to save");
         *exit_code = 76;
         return MC_OK;
     }
@@ -160,6 +172,18 @@ static void tell_memory_peak(struct mc_trainer *t)
     mc_event_end(t, &e, "memory_peak");
 }
 
+/* Ready to step, on all ranks or on none. */
+static mc_status prepare(struct mc_trainer *t, mc_status created, struct mc_err *err)
+{
+    int32_t asks = 0;
+    MC_TRY(mc_world_vote(&t->world, created, NULL, err));
+    for (int k = 0; k < MC_HOOK_NKINDS; k++)
+        asks |= mc_hooks_want(t, (enum mc_hook_kind)k) << k;
+    MC_TRY(mc_world_tell(&t->world, &asks, sizeof asks, err));
+    t->asks = asks;
+    return mc_trainer_start(t, err);
+}
+
 mc_status mc_train(const struct mc_train_cfg *cfg, struct mc_train_result *res, struct mc_err *err)
 {
     struct mc_trainer *t = NULL;
@@ -167,14 +191,21 @@ mc_status mc_train(const struct mc_train_cfg *cfg, struct mc_train_result *res, 
     if (!err)
         err = &own;
     int exit_code = 0;
+    uint64_t hash = 0;
     mc_status st = mc_trainer_create(cfg, &t, err);
-    if (st == MC_OK)
-        st = mc_trainer_start(t, err);
+    if (t)
+        st = prepare(t, st, err);
     if (st == MC_OK) {
         st = pay(t, err);
         if (st == MC_OK)
             st = loop(t, err);
         st = st == MC_OK ? finish(t, &exit_code, err) : give_up(t, st);
+    }
+    if (t && t->started && (st == MC_OK || t->world.size == 1)) {
+        mc_status last = mc_transfer_drain(t->transfer, err);
+        if (last == MC_OK)
+            last = mc_trainer_hash(t, &hash, err);
+        st = st == MC_OK ? last : st;
     }
     *res = (struct mc_train_result){.exit_code = st == MC_OK ? exit_code : mc_status_exit_code(st),
                                     .committed_step = -1,
@@ -184,8 +215,8 @@ mc_status mc_train(const struct mc_train_cfg *cfg, struct mc_train_result *res, 
         res->segment_steps = t->segment_steps;
         res->committed_step = t->committed_step;
         res->loss = t->books.loss;
-        if (t->optim && t->started)
-            res->weights_hash = mc_optim_weights_hash(t->optim);
+        res->weights_hash = hash;
+        t->torn = st != MC_OK && t->world.size > 1;
         tell_memory_peak(t);
     }
     mc_page_phase(cfg->page, MC_PHASE_EXIT, res->step);

@@ -24,3 +24,13 @@ int mc_weights_rebuilt(const struct mc_graph *g, enum mc_dtype precision)
 {
     return mc_optim_dtype(precision) != precision ? mc_graph_nparams(g) : 0; /* I1 */
 }
+
+int mc_weights_lead(enum mc_dtype precision, const struct mc_state_tensor *t, int n)
+{
+    int lead = 0;
+    if (mc_optim_dtype(precision) == precision) /* I1 */
+        return 0;
+    while (lead < n && strncmp(t[lead].name, "model/", 6) == 0)
+        lead++;
+    return lead;
+}

@@ -38,6 +38,17 @@ int64_t mc_graph_flat_count(const struct mc_graph *g)
     return g->flat;
 }
 
+int mc_graph_nbuckets(const struct mc_graph *g)
+{
+    return g->n > 0;
+}
+
+void mc_graph_bucket(const struct mc_graph *g, int bucket, int64_t *offset, int64_t *count)
+{
+    *offset = bucket;
+    *count = g->flat;
+}
+
 static void add(struct mc_graph *g, const char *name, enum mc_param_class cls, int64_t r, int64_t c,
                 int64_t gap)
 {
@@ -47,6 +58,9 @@ static void add(struct mc_graph *g, const char *name, enum mc_param_class cls, i
     p->shape = c > 0 ? mc_shape_2(r, c) : mc_shape_1(r);
     p->cls = cls;
     p->count = c > 0 ? r * c : r;
+    p->stored = p->count;
+    p->box = mc_box_whole(&p->shape);
+    p->owned = 1;
     p->offset = g->flat + gap;
     g->flat = p->offset + p->count;
 }
@@ -89,14 +103,17 @@ static void start(struct fix *f, enum mc_dtype dtype, int threads)
 
 static void create(struct fix *f)
 {
-    struct mc_optim_memory m = mc_optim_memory(&f->g, f->k->dtype);
+    struct mc_shard *s;
+    assert_int_equal(mc_shard_create(&f->g, 1, 0, 0, &s, NULL), MC_OK);
+    struct mc_optim_memory m = mc_optim_memory(s, f->k->dtype);
+    mc_shard_destroy(s);
     assert_int_equal(m.m, (size_t)f->g.flat * mc_dtype_size(f->k->dtype));
     assert_int_equal(m.v, m.m);
     void **b[4] = {&f->b.params, &f->b.grads, &f->b.m, &f->b.v};
     for (int i = 0; i < 4; i++)
         *b[i] = mc_alloc(m.m, "test");
     struct mc_err err = {0};
-    if (mc_optim_create(f->r, &f->g, f->k, f->pool, &f->b, &f->o, &err) != MC_OK)
+    if (mc_optim_create(f->r, &f->g, f->k, f->pool, &f->b, NULL, &f->o, &err) != MC_OK)
         fail_msg("%s", err.msg);
 }
 
@@ -547,12 +564,12 @@ static void optim_create_refuses_eps_zero_and_bad_words(void **state)
     start(&f, MC_F32, 1);
     model(&f.g, 0);
     f.r->optim.eps = 0;
-    assert_int_equal(mc_optim_create(f.r, &f.g, f.k, f.pool, &f.b, &f.o, &err), MC_E_RECIPE);
+    assert_int_equal(mc_optim_create(f.r, &f.g, f.k, f.pool, &f.b, NULL, &f.o, &err), MC_E_RECIPE);
     f.r->optim.eps = 1e-8;
     strcpy(f.r->optim.no_decay[1], "biass");
     err = (struct mc_err){0};
     size_t bytes = mc_mem_stats().alloc_bytes;
-    assert_int_equal(mc_optim_create(f.r, &f.g, f.k, f.pool, &f.b, &f.o, &err), MC_E_RECIPE);
+    assert_int_equal(mc_optim_create(f.r, &f.g, f.k, f.pool, &f.b, NULL, &f.o, &err), MC_E_RECIPE);
     assert_non_null(strstr(err.msg, "biass"));
     assert_null(f.o);
     assert_int_equal(mc_mem_stats().alloc_bytes, bytes);
