@@ -796,6 +796,29 @@ case("--resume STEP goes back", function()
     same(rc, 2, "a step that has no checkpoint")
 end)
 
+case("bf16: weights stored or rebuilt from their masters, the same run and the same text", function()
+    local set = "--set precision=bf16 --set checkpoint.every='2 steps' --quiet "
+    local _, whole = train("--run whole --set steps.steps=4 " .. set)
+    local rc, half = train("--run parts --set steps.steps=2 --set checkpoint.weights=rebuild " .. set)
+    same(rc, 0, "rebuild")
+    local _, shown = mascon "ckpt show parts"
+    expect(not shown:find("model/", 1, true) and shown:find("master/", 1, true), "ckpt show: %s", shown)
+    same((mascon "ckpt verify parts"), 0, "verify")
+    local ask = "generate %s --step 2 --tokens 12 --temperature 0 --no-stop --prompt moon"
+    local eval = "eval %s --step 2 --samples 2 --json --data " .. home .. "/recipes/text/moon.txt"
+    for _, cmd in ipairs { ask, eval } do
+        local rc1, stored = mascon(cmd:format "whole")
+        local rc2, rebuilt = mascon(cmd:format "parts")
+        same(rc1 + rc2, 0, cmd)
+        same((rebuilt:gsub("parts", "whole")), stored, cmd)
+    end
+    local _, r = train("--run parts --set steps.steps=4 --resume auto " .. set) -- and from here on they are stored
+    same(r.weights_hash, whole.weights_hash, "weights")
+    expect(half.weights_hash ~= r.weights_hash, "no step was made")
+    has(select(2, mascon "ckpt show parts"), "model/")
+    same((train("--run parts --set steps.steps=4 --resume auto " .. set:gsub("bf16", "fp32"))), 2, "another precision")
+end)
+
 case("damage: the newest checkpoint is named and the older one taken", function()
     local set = "--set checkpoint.every='2 steps' --set checkpoint.keep=5 --quiet"
     train("--set steps.steps=4 " .. set)
