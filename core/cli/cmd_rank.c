@@ -31,7 +31,7 @@
 struct rank {
     const char *run, *resume, *base_dir;
     int64_t number, world, page_fd, ctl_fd, lock_fd, threads, wait_s;
-    int quiet, progress;
+    int quiet, progress, profile;
     struct mc_rundir rd;
     struct mc_page *page;
     struct mc_recipe_box *box;
@@ -174,6 +174,7 @@ static mc_status run(struct rank *r, struct mc_train_result *res, struct mc_err 
                                .threads = r->threads > 0 ? (int)r->threads
                                                          : mc_pool_default_threads((int)r->world),
                                .software = MC_SOFTWARE,
+                               .profile = r->profile,
                                .quiet = r->quiet,
                                .progress = r->progress};
     MC_TRY(read_resume(r, &cfg, err));
@@ -201,6 +202,7 @@ int mc_cmd_rank(int argc, char **argv)
         {"--base", "DIR", "where hooks are sought first", MC_ARG_STR, &r.base_dir, 0, 0},
         {"--threads", "N", "threads of this rank", MC_ARG_I64, &r.threads, 1, 4096},
         {"--quiet", NULL, "no log lines", MC_ARG_FLAG, &r.quiet, 0, 0},
+        {"--profile", NULL, "where steps' time goes", MC_ARG_FLAG, &r.profile, 0, 0},
         {"--progress", NULL, "a progress line", MC_ARG_FLAG, &r.progress, 0, 0},
     };
     struct mc_args a = {.usage = "mascon rank RUN N (started by mascon train)",

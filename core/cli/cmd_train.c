@@ -62,7 +62,7 @@ struct train {
     struct mc_cli_recipe r;
     const char *run, *resume;
     struct mc_arg_list allow;
-    int quiet, json;
+    int quiet, json, profile;
     char base[1024]; /* the recipe's folder, absolute */
     struct mc_rundir rd;
     struct mc_train_memory memory;
@@ -345,6 +345,8 @@ static mc_status start(struct train *t, struct mc_err *err)
     snprintf(lock, sizeof lock, "%d", t->rd.lock_fd);
     arg[n++] = "--lock-fd";
     arg[n++] = lock;
+    if (t->profile)
+        arg[n++] = "--profile";
     if (t->quiet)
         arg[n++] = "--quiet";
     else if (isatty(STDERR_FILENO))
@@ -441,6 +443,18 @@ static mc_status run(struct train *t, struct mc_err *err)
 
 /* ---- the last line ---- */
 
+static void add_profile(const struct train *t, struct mc_json *j)
+{
+    char path[1200], *text;
+    size_t n;
+    if (!t->profile || !t->rd.path[0] ||
+        mc_rundir_segment_file(&t->rd, t->rd.segment, "profile.json", path, NULL) != MC_OK ||
+        mc_sys_read_file(path, 1 << 20, &text, &n, NULL) != MC_OK)
+        return;
+    mc_json_raw(j, "profile", text);
+    mc_free(text);
+}
+
 /* Also after a recipe that was refused: then with its errors. */
 static void last_line_json(const struct train *t, int code)
 {
@@ -463,6 +477,7 @@ static void last_line_json(const struct train *t, int code)
         mc_json_str(&j, "message", t->res.message);
     if (t->r.problems.n > 0)
         mc_say_problems_json(&t->r.problems, &j);
+    add_profile(t, &j);
     mc_json_close(&j, '}');
     mc_say_json(&j);
 }
@@ -546,6 +561,8 @@ int mc_cmd_train(int argc, char **argv)
          &t.r.ranks, 1, 1 << 20},
         {"--wait", "S", "seconds the start waits for a rank (default 120)", MC_ARG_I64, &t.wait_s,
          1, 86400},
+        {"--profile", NULL, "tell at the end where the steps' time went", MC_ARG_FLAG, &t.profile,
+         0, 0},
         {"--quiet", NULL, "no log lines", MC_ARG_FLAG, &t.quiet, 0, 0},
         {"--json", NULL, "the last line of stdout in JSON", MC_ARG_FLAG, &t.json, 0, 0},
     };

@@ -80,6 +80,18 @@ void mc_graph_bucket(const struct mc_graph *g, int bucket, int64_t *offset, int6
 /* Operations of one microbatch of b sequences of t tokens, this rank's part of them: forward +
  * backward (TRAIN), recomputation not counted. */
 double mc_graph_flops(const struct mc_graph *g, int64_t b, int64_t t);
+/* Where a pass's time goes: one row an op and verb, added to while it is set (graph_profile.c). */
+enum { MC_PROFILE_ROWS = 96 };
+struct mc_profile_row {
+    const char *op, *verb;
+    int64_t calls, ns;
+    double flops, bytes;
+};
+struct mc_graph_profile {
+    int n;
+    struct mc_profile_row row[MC_PROFILE_ROWS];
+};
+void mc_graph_set_profile(struct mc_graph *g, struct mc_graph_profile *p); /* NULL: off */
 /* A table for people: node, op, shapes, buffer, lifetime; one line per node. */
 void mc_graph_print(const struct mc_graph *g, void (*line)(void *, const char *), void *arg);
 

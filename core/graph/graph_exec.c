@@ -9,6 +9,7 @@
  * given until the next bind. Buffers belong to the caller and are as large as mc_graph_memory()
  * says. One thread drives a graph; kernels use the pool. */
 #include <string.h>
+#include "../base/clock.h"
 #include "../par/mesh.h"
 #include "graph_int.h"
 
@@ -172,7 +173,7 @@ mc_status mc_graph_failed(const struct mc_graph *g, struct mc_err *err)
     return g->failed.code;
 }
 
-static void run_step(const struct mc_graph *g, const struct mc_step *s, const struct mc_op_ctx *all)
+static void run_step(struct mc_graph *g, const struct mc_step *s, const struct mc_op_ctx *all)
 {
     struct mc_op_ctx cx = *all;
     if (s->gnode >= 0 && g->node[s->gnode].one_row) {
@@ -182,6 +183,7 @@ static void run_step(const struct mc_graph *g, const struct mc_step *s, const st
     if (s->split)
         mc_part_of(all->rows, g->cfg.axis_size[MC_AXIS_TP], g->cfg.coord[MC_AXIS_TP], &cx.row0,
                    &cx.rows);
+    int64_t t0 = g->profile ? mc_clock_ns() : 0;
     if (cx.rows == 0) /* a short microbatch has none for this rank */
         return;
     if (s->kind != MC_STEP_VERB)
@@ -192,6 +194,8 @@ static void run_step(const struct mc_graph *g, const struct mc_step *s, const st
         s->n.op->backward_weight(&s->n, &cx);
     else
         s->n.op->backward_input(&s->n, &cx);
+    if (g->profile)
+        mc_graph_profile_add(g, s, &cx, mc_clock_ns() - t0);
 }
 
 /* Steps [from, end) (I4, I5). */

@@ -155,6 +155,7 @@ struct mc_graph {
     const struct mc_mesh *mesh;
     int slot;             /* whose pointers the steps hold; -1: none */
     struct mc_err failed; /* the first error of a pass; code 0: none */
+    struct mc_graph_profile *profile; /* NULL: nothing is measured */
     /* tests: called before each step with its tick; NULL in use */
     void (*probe)(void *arg, int tick);
     void *probe_arg;
@@ -188,6 +189,8 @@ struct mc_asks { /* who asks for a value in another state */
 mc_status mc_graph_reshard(struct mc_graph *g, int value, const struct mc_sharding *want,
                            const struct mc_asks *by, int *out, struct mc_err *err);
 mc_status mc_graph_plan(struct mc_graph *g, struct mc_err *err);
+void mc_graph_profile_add(struct mc_graph *g, const struct mc_step *s, const struct mc_op_ctx *cx,
+                          int64_t ns);
 mc_status mc_graph_place(struct mc_graph *g, struct mc_err *err); /* stores and offsets */
 void mc_graph_fill_tables(const struct mc_graph *g);
 void mc_graph_resolve(struct mc_graph *g, int slot);

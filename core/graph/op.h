@@ -149,6 +149,9 @@ struct mc_op {
                       struct mc_extent bound, int threads); /* bytes; NULL: 0 */
     double (*flops)(const struct mc_node *n,
                     struct mc_extent e); /* forward multiply-adds x 2; NULL: 0 */
+    double (*bytes)(
+        const struct mc_node *n, enum mc_verb verb,
+        double rows); /* moved by a verb; NULL: what the masks say, and all parameters */
     const char *attrs[MC_OP_ATTRS]; /* attribute names it knows, NULL-ended: others are an error
                                        with the nearest name */
     int deterministic;              /* 1 */

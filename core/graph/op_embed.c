@@ -103,6 +103,13 @@ static void positions_backward(const struct mc_node *n, const struct mc_op_ctx *
     cx->kern->positions_bwd(cx->pool, &e);
 }
 
+/* Only the rows that tokens name: read and written, or a gradient read and added to a row of it. */
+static double rows_bytes(const struct mc_node *n, enum mc_verb verb, double rows)
+{
+    return verb == MC_FORWARD ? 2 * rows * (double)n->out[0].c * (double)n->elem
+                              : 3 * rows * (double)n->d_out[0].c * (double)n->elem;
+}
+
 static const struct mc_op embedding_row = {.name = "embedding",
                                            .doc = "y[r] = weight[token[r]]",
                                            .nin_min = 1,
@@ -110,6 +117,7 @@ static const struct mc_op embedding_row = {.name = "embedding",
                                            .infer = embedding_infer,
                                            .forward = embedding_forward,
                                            .backward_weight = embedding_backward,
+                                           .bytes = rows_bytes,
                                            .attrs = {"vocab", "std"},
                                            .deterministic = 1};
 static const struct mc_op positions_row = {.name = "positions",
@@ -120,6 +128,7 @@ static const struct mc_op positions_row = {.name = "positions",
                                            .infer = positions_infer,
                                            .forward = positions_forward,
                                            .backward_weight = positions_backward,
+                                           .bytes = rows_bytes,
                                            .attrs = {"max", "std"},
                                            .deterministic = 1};
 const struct mc_op *const mc_ops_embed[] = {&embedding_row, &positions_row, NULL};

@@ -37,7 +37,7 @@
 #define TILES_MAX  16
 #define EDGE_M     192 /* rows and columns of a tile, at least, where there are more */
 #define EDGE_N     64
-#define TILE_ALIGN 32 /* columns of a panel */
+#define TILE_ALIGN 16
 
 static int64_t tile_size(int64_t n, int64_t parts)
 {

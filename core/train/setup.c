@@ -178,6 +178,7 @@ void mc_trainer_destroy(struct mc_trainer *t)
 {
     if (!t)
         return;
+    mc_profile_destroy(t);
     mc_metrics_close(&t->metrics);
     mc_timeline_close(t);
     mc_free(t->state);

@@ -16,6 +16,7 @@ struct mc_train_cfg {
     enum mc_resume resume;
     int64_t resume_step;
     const char *software; /* "mascon 0.1.0": kept in the books */
+    int profile;          /* measure where steps' time goes, tell it at the end */
     int quiet;            /* no log lines (a person still gets errors) */
     int progress;         /* stderr is a terminal: progress line with ETA */
 };

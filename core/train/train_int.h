@@ -173,8 +173,27 @@ struct mc_trainer {
     int started;     /* weights are in place */
     int sound;       /* after an error: the state is that of the last completed step */
     size_t planned, baseline_rss;
-    uint64_t step_allocs; /* allocations made inside steps: 0, or the plan is broken */
+    uint64_t step_allocs;       /* allocations made inside steps: 0, or the plan is broken */
+    struct mc_profile *profile; /* NULL: not asked for */
 };
+
+/* ---- profile.c ---- */
+enum mc_part { /* of a step, in order; NPARTS: none, only the time is asked */
+               MC_PART_BEGIN,
+               MC_PART_MICROBATCHES,
+               MC_PART_JUDGE,
+               MC_PART_OPTIMIZER,
+               MC_PART_METRICS,
+               MC_PART_EVAL,
+               MC_PART_SAVE,
+               MC_NPARTS
+};
+mc_status mc_profile_begin(struct mc_trainer *t, struct mc_err *err);
+/* The time since `since` was spent on `part`; returns now. 0 when there is no profile. */
+int64_t mc_profile_part(struct mc_trainer *t, enum mc_part part, int64_t since);
+/* Tells, and writes segments/NNN/profile.json. */
+mc_status mc_profile_end(struct mc_trainer *t, struct mc_err *err);
+void mc_profile_destroy(struct mc_trainer *t);
 
 /* ---- fits.c ---- */
 /* Has the checkpoint all tensors of the run, whole, and no others? */

@@ -63,9 +63,12 @@ static mc_status loop(struct mc_trainer *t, struct mc_err *err)
     mc_status late = MC_OK; /* of the control rank, after its step was judged */
     int stopped = 0;
     while (!mc_target_reached(&t->recipe->steps, &t->books.at) && t->stop == MC_STOP_NONE) {
+        int64_t at = mc_profile_part(t, MC_NPARTS, 0);
         MC_TRY(mc_step_begin(t, late, err));
+        at = mc_profile_part(t, MC_PART_BEGIN, at);
         if (t->stop == MC_STOP_NONE)
             MC_TRY(microbatches(t, &stopped, err));
+        at = mc_profile_part(t, MC_PART_MICROBATCHES, at);
         if (stopped)
             mc_stop_set(t, MC_STOP_SIGNAL, mc_signals_pending());
         if (t->stop != MC_STOP_NONE) { /* I1 */
@@ -73,8 +76,11 @@ static mc_status loop(struct mc_trainer *t, struct mc_err *err)
             return MC_OK;
         }
         MC_TRY(mc_step_judge(t, err));
+        at = mc_profile_part(t, MC_PART_JUDGE, at);
         MC_TRY(mc_step_update(t, err));
+        at = mc_profile_part(t, MC_PART_OPTIMIZER, at);
         late = mc_step_end(t, err);
+        at = mc_profile_part(t, MC_PART_METRICS, at);
 
         if (s->now.stop && t->stop == MC_STOP_NONE) { /* I4 */
             t->stop = MC_STOP_HOOK;
@@ -85,10 +91,14 @@ static mc_status loop(struct mc_trainer *t, struct mc_err *err)
         if (!eval && !save)
             continue;
         MC_TRY(mc_world_vote(&t->world, late, &t->sound, err));
-        if (eval)
+        if (eval) {
             MC_TRY(mc_eval_run(t, err));
-        if (save)
+            at = mc_profile_part(t, MC_PART_EVAL, at);
+        }
+        if (save) {
             MC_TRY(mc_save(t, 0, 1, err)); /* I3 */
+            mc_profile_part(t, MC_PART_SAVE, at);
+        }
     }
     return mc_world_vote(&t->world, late, &t->sound, err);
 }
@@ -198,8 +208,12 @@ mc_status mc_train(const struct mc_train_cfg *cfg, struct mc_train_result *res, 
     if (st == MC_OK) {
         st = pay(t, err);
         if (st == MC_OK)
+            st = mc_profile_begin(t, err);
+        if (st == MC_OK)
             st = loop(t, err);
         st = st == MC_OK ? finish(t, &exit_code, err) : give_up(t, st);
+        if (st == MC_OK)
+            st = mc_profile_end(t, err);
     }
     if (t && t->started && (st == MC_OK || t->world.size == 1)) {
         mc_status last = mc_transfer_drain(t->transfer, err);

@@ -453,6 +453,31 @@ case("train: files, last line, refusal, finished resume", function()
     same(read(run .. "/segments/002/resolved.json"), nil, "a second segment")
 end)
 
+case("train --profile: rows are the whole of the steps, and count the work", function()
+    local rc, r, err = train "--profile --set steps.steps=6 --set batch.global=2 --set checkpoint.every='3 steps'"
+    same(rc, 0, "exit")
+    local p = r.profile
+    same(p.steps, 6, "steps")
+    expect(p.gemm_gflops > 0 and p.memory_gb_per_s > 0, "no ceilings")
+    local share, seconds, linear, saves = 0, 0, {}, 0
+    for _, row in ipairs(p.rows) do
+        share, seconds = share + row.share, seconds + row.seconds
+        if row.what == "linear" then linear[row.verb] = row end
+        if row.what == "checkpoint" then saves = row.calls end
+    end
+    expect(math.abs(share - 1) < 1e-9 and math.abs(seconds - p.seconds) < 1e-9, "shares are no whole: %g", share)
+    expect(saves >= 1, "no checkpoint among the rows")
+    -- 12 rows of 64 tokens; two layers of q, k, v 64 x 128, o 64 x 64, gate and up 64 x 384, down 192 x 64; head 64 x 257
+    local once = 12 * 64 * 2 * (2 * (64 * 128 + 64 * 64 + 64 * 384 + 192 * 64) + 64 * 257)
+    for _, verb in ipairs { "forward", "backward weight", "backward input" } do
+        same(linear[verb].flops, once, "operations of linear, " .. verb)
+    end
+    has(err, "optimizer")
+    same(#json(read(dir .. "/runs/small/segments/001/profile.json")).rows, #p.rows, "rows in the file")
+    rc, r = train "--resume auto --quiet --set steps.steps=7"
+    same(r.profile, nil, "profile that was not asked for")
+end)
+
 case("train: an error of the recipe leaves no run behind", function()
     local rc, r = train "--set model.layers=0"
     same(rc, 2, "exit")
