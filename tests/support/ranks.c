@@ -156,6 +156,8 @@ int test_ranks_run(int n, test_rank_fn fn, void *arg, int timeout_s, int *status
                 done[i] = 1;
                 left--;
                 bad += st[i] != 0;
+                if (WIFSIGNALED(st[i]) && WTERMSIG(st[i]) != SIGKILL)
+                    fprintf(stderr, "rank %d: signal %d\n", i, WTERMSIG(st[i]));
             }
         }
         nap();
