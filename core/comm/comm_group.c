@@ -5,8 +5,8 @@
  * I2  A group fails once and for good, with the first cause; calls in flight end with it, later
  *     ones are refused. Its receives are cancelled; sends that UCX still holds keep the memory of
  *     the group until the net is closed.
- * I3  A member that is gone fails the groups that want something of it at once, and its other
- *     groups when they next call. One that has done its part and left harms nobody.
+ * I3  A member that is gone fails the calls that want something of it, at once, and with them
+ *     their group. One that has done its part and left harms nobody, not even who comes later.
  * I4  A deadline is a failure of the group, too: its members can no longer know which call they are
  *     in. What is told is who is missing.
  *
@@ -66,7 +66,7 @@ void mc_group_fail_peer(struct mc_group *g, int member, const char *why)
 
 void mc_group_peer_left(struct mc_group *g, int member, const char *why)
 {
-    g->left = member;
+    g->left = 1;
     for (struct mc_comm_req *r = g->req; r < g->req + g->nreq && !g->failed; r++)
         if (r->state == MC_REQ_OPEN && mc_coll_needs(r, member)) /* I3 */
             mc_group_fail_peer(g, member, why);
@@ -135,8 +135,6 @@ static mc_status begin(struct mc_comm *c, const char *what, int64_t n, enum mc_d
         return mc_err_set(err, MC_E_BUG, "%s in group %s: count %lld, dtype %d", what, g->name,
                           (long long)n, (int)t);
     mc_ucx_lock(g->net);
-    if (!g->failed && g->left >= 0)
-        mc_group_fail_peer(g, g->left, "its endpoint is closed");
     if (g->failed) {
         st = dead(g, what, c->seq + 1, err);
         goto err_unlock;
@@ -174,6 +172,10 @@ static mc_status go(struct mc_comm_req *r, struct mc_comm_req **out)
     mc_coll_go(r);
     if (r->state == MC_REQ_OPEN)
         mc_ucx_drive(net);
+    /* What a member sent before it left is here by now (I3). */
+    for (int m = 0; r->group->left && r->state == MC_REQ_OPEN && m < r->group->base.cfg.size; m++)
+        if (mc_ucx_left(r->group, m) && mc_coll_needs(r, m))
+            mc_group_fail_peer(r->group, m, "it left before this call");
     mc_ucx_unlock(net);
     *out = r;
     return MC_OK;
@@ -490,7 +492,6 @@ mc_status mc_comm_group_create(struct mc_comm_net *net, const struct mc_comm_cfg
     g->base.cfg.name = g->name;
     g->base.cfg.ranks = g->ranks;
     g->net = net;
-    g->left = -1;
     g->nreq = nreq;
     for (int i = 0; i < nreq; i++)
         g->req[i].lane = g->lane + (size_t)i * MC_NSETS * size;

@@ -65,7 +65,7 @@ struct mc_group {
     int nested;  /* open group_begin calls */
     int aborted; /* by abort() */
     int failed;  /* for good; err says why */
-    int left;    /* a member whose endpoint broke, or -1 */
+    int left;    /* a member is gone */
     struct mc_err err;
     int64_t slice;                    /* bytes of a slice of what is summed */
     char *stage;                      /* [WINDOW][size - 1][slice] */

@@ -197,7 +197,7 @@ int mc_ucx_post(struct mc_lane *l, int slot, char *ptr, int64_t bytes, uint64_t 
 {
     struct mc_group *g = l->req->group;
     int sends = l->set == MC_SEND_PART || l->set == MC_SEND_SUM;
-    if (mc_ucx_left(g, l->peer)) {
+    if (sends && mc_ucx_left(g, l->peer)) {
         mc_group_slice(l, slot, -1, "its endpoint is closed");
         return -1;
     }
@@ -374,7 +374,7 @@ int mc_ucx_sleep(struct mc_comm_net *net, int64_t until_ns)
 static mc_status endpoint(struct mc_comm_net *net, int rank, struct mc_err *err)
 {
     struct peer *p = &net->peer[rank];
-    const ucp_ep_params_t params = {
+    ucp_ep_params_t params = {
         .field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE |
                       UCP_EP_PARAM_FIELD_ERR_HANDLER,
         .address = (const ucp_address_t *)(const void *)net->address[rank].data,
@@ -382,6 +382,9 @@ static mc_status endpoint(struct mc_comm_net *net, int rank, struct mc_err *err)
         .err_handler = {.cb = on_left, .arg = p}};
     if (p->ep)
         return MC_OK;
+    watch(net, p);
+    if (p->pidfd != -1) /* I4: with UCX's own handling it would go by TCP */
+        params.err_mode = UCP_ERR_HANDLING_MODE_NONE;
     ucs_status_t st = ucp_ep_create(net->worker, &params, &p->ep);
     if (st != UCS_OK) {
         p->ep = NULL;
@@ -389,7 +392,6 @@ static mc_status endpoint(struct mc_comm_net *net, int rank, struct mc_err *err)
                           net->cfg.peers->describe(net->cfg.peers->arg, rank),
                           ucs_status_string(st));
     }
-    watch(net, p);
     return MC_OK;
 }
 
@@ -405,7 +407,7 @@ mc_status mc_ucx_join(struct mc_comm_net *net, struct mc_group *g, struct mc_err
         if (m != g->base.cfg.me)
             MC_TRY(endpoint(net, g->ranks[m], err));
         if (net->peer[g->ranks[m]].left)
-            g->left = m;
+            g->left = 1;
     }
     g->sibling = net->groups;
     net->groups = g;
@@ -438,10 +440,7 @@ static int user_set(const char *name)
 static mc_status open_context(struct mc_comm_net *net, struct mc_err *err)
 {
     static const char *const own[][2] = {
-        /* shared memory sees that a process is gone, too */
-        {"POSIX_ERROR_HANDLING", "y"},
-        {"SYSV_ERROR_HANDLING", "y"},
-        /* how often it looks */
+        /* how often it looks whether another host's rank is there */
         {"KEEPALIVE_INTERVAL", "1s"},
     };
     ucp_config_t *config;
@@ -590,15 +589,16 @@ void mc_comm_net_abort(struct mc_comm_net *net)
 }
 
 /* Progress of a net without its thread, until *left requests have ended or time is out. */
-static void close_endpoints(struct mc_comm_net *net, int force)
+static void close_endpoints(struct mc_comm_net *net, int failed)
 {
-    const ucp_request_param_t how = {.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS,
-                                     .flags = force ? UCP_EP_CLOSE_FLAG_FORCE : 0};
     int64_t until = mc_clock_ns() + CLOSE_MS * 1000000LL;
     for (int r = 0; r < net->cfg.world; r++) {
         struct peer *p = &net->peer[r];
-        if (!p->ep)
-            continue;
+        int force = failed || p->left;
+        const ucp_request_param_t how = {.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS,
+                                         .flags = force ? UCP_EP_CLOSE_FLAG_FORCE : 0};
+        if (!p->ep || (force && p->pidfd != -1))
+            continue; /* without error handling there is no forced close: the worker drops it */
         ucs_status_ptr_t q = ucp_ep_close_nbx(p->ep, &how);
         p->ep = NULL;
         while (UCS_PTR_IS_PTR(q) && ucp_request_check_status(q) == UCS_INPROGRESS &&
@@ -616,7 +616,6 @@ static void close_endpoints(struct mc_comm_net *net, int force)
 
 void mc_comm_net_close(struct mc_comm_net *net)
 {
-    int force = 0;
     if (!net)
         return;
     if (net->has_thread) {
@@ -631,20 +630,17 @@ void mc_comm_net_close(struct mc_comm_net *net)
         mc_group_abort(g);
         mc_ucx_leave(g, 1);
     }
-    for (int r = 0; net->peer && r < net->cfg.world; r++) {
-        force |= net->peer[r].left;
-        if (net->peer[r].pidfd != -1)
-            close(net->peer[r].pidfd);
-    }
-    force |= net->graves != NULL;
     if (net->worker) {
-        close_endpoints(net, force);
+        close_endpoints(net, net->graves != NULL);
         ucp_worker_destroy(net->worker);
     }
     if (net->context)
         ucp_cleanup(net->context);
     if (net->poll != -1)
         close(net->poll);
+    for (int r = 0; net->peer && r < net->cfg.world; r++)
+        if (net->peer[r].pidfd != -1)
+            close(net->peer[r].pidfd);
     while (net->graves) {
         struct mc_group *g = net->graves;
         net->graves = g->sibling;
