@@ -80,6 +80,8 @@ void mc_graph_bucket(const struct mc_graph *g, int bucket, int64_t *offset, int6
 /* Operations of one microbatch of b sequences of t tokens, this rank's part of them: forward +
  * backward (TRAIN), recomputation not counted. */
 double mc_graph_flops(const struct mc_graph *g, int64_t b, int64_t t);
+/* The same with nothing masked: as if every query saw every key. */
+double mc_graph_flops_full(const struct mc_graph *g, int64_t b, int64_t t);
 /* Where a pass's time goes: one row an op and verb, added to while it is set (graph_profile.c). */
 enum { MC_PROFILE_ROWS = 96 };
 struct mc_profile_row {
@@ -136,6 +138,10 @@ mc_status mc_graph_backward(struct mc_graph *g, int slot, const struct mc_microb
 mc_status mc_graph_infer(struct mc_graph *g, const int32_t *tokens, int64_t t, int64_t pos0,
                          const void **logits, struct mc_err *err);
 void mc_graph_zero_grads(struct mc_graph *g);
+/* Until set to NULL, forward adds to sum[0] the squares of what the stem gives and to sum[1 + l]
+ * those of block l's output, over this rank's rows of the microbatch (graph_gauge.c). [layers + 1]
+ */
+void mc_graph_gauge(struct mc_graph *g, double *sum);
 /* After bucket's last addition, once a step: grads += extra uses, in use order; then the sums over
  * grad_sum_axes. All ranks of a tp group finish their buckets in the same order. */
 mc_status mc_graph_finish_grads(struct mc_graph *g, int bucket, struct mc_err *err);

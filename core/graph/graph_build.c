@@ -523,6 +523,7 @@ static mc_status blocks(struct mc_graph *g, int *v, struct mc_err *err)
                               "they must agree",
                               l, (long long)before, (long long)g->value[*v].cols);
         MC_TRY(settle_stream(g, l, v, err));
+        MC_TRY(mc_graph_gauge_add(g, l + 1, *v, err));
     }
     return MC_OK;
 }
@@ -548,6 +549,8 @@ static mc_status build_nodes(struct mc_graph *g, struct mc_err *err)
                           "model: stem: returns %lld columns, model.hidden is %lld",
                           (long long)g->value[v].cols, (long long)m->hidden);
     MC_TRY(settle_stream(g, -1, &v, err));
+    if (g->cfg.has_stem)
+        MC_TRY(mc_graph_gauge_add(g, 0, v, err));
     MC_TRY(blocks(g, &v, err));
     if (g->cfg.has_head) {
         MC_TRY(mc_graph_open_bucket(g, err));
@@ -626,6 +629,7 @@ mc_status mc_graph_build_opt(const struct mc_graph_cfg *cfg, const struct mc_gra
     MC_TRY_GOTO(st, build_nodes(g, err), fail);
     MC_TRY_GOTO(st, mc_graph_plan(g, err), fail);
     MC_TRY_GOTO(st, mc_graph_moments(g, err), fail);
+    mc_graph_gauge_locate(g);
     *out = g;
     return MC_OK;
 fail:
@@ -652,6 +656,7 @@ void mc_graph_destroy(struct mc_graph *g)
     mc_free(g->piece);
     mc_free(g->store);
     mc_free(g->group);
+    mc_free(g->gauge);
     mc_free(g);
 }
 

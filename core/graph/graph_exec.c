@@ -210,6 +210,8 @@ static mc_status run(struct mc_graph *g, int from, int end, struct mc_op_ctx *cx
             tell(g, w, g->need, &k, t);
         if (g->failed.code == MC_OK)
             run_step(g, &g->step[t], cx);
+        if (g->gauge_sum && t < g->nforward && g->failed.code == MC_OK)
+            mc_graph_gauge_step(g, t, cx);
         if (w && from > 0)
             tell(g, w, g->done, &k, t);
     }
@@ -303,7 +305,7 @@ mc_status mc_graph_infer(struct mc_graph *g, const int32_t *tokens, int64_t t, i
  * 4 B T^2 (H D), half of it when causal. Backward does each product twice, for the input and for
  * the weight (attention: for its two operands), so forward + backward = 3 x forward; recomputation
  * is not counted. EVAL and INFER graphs: forward alone. */
-double mc_graph_flops(const struct mc_graph *g, int64_t b, int64_t t)
+static double flops(const struct mc_graph *g, int64_t b, int64_t t, int full)
 {
     double sum = 0;
     int tp = g->cfg.axis_size[MC_AXIS_TP];
@@ -316,7 +318,20 @@ double mc_graph_flops(const struct mc_graph *g, int64_t b, int64_t t)
             e.b = e.t = 1;
         else if (s->split)
             e = (struct mc_extent){.b = 1, .t = (b * t + tp - 1) / tp};
-        sum += s->n.op->flops(&s->n, e);
+        struct mc_node n = s->n;
+        if (full && n.op->flags & MC_OPF_NEEDS_KV) /* attention */
+            n.attr[MC_ATTR_CAUSAL] = n.attr[MC_ATTR_WINDOW] = 0;
+        sum += n.op->flops(&n, e);
     }
     return g->cfg.mode == MC_GRAPH_TRAIN ? 3 * sum : sum;
+}
+
+double mc_graph_flops(const struct mc_graph *g, int64_t b, int64_t t)
+{
+    return flops(g, b, t, 0);
+}
+
+double mc_graph_flops_full(const struct mc_graph *g, int64_t b, int64_t t)
+{
+    return flops(g, b, t, 1);
 }

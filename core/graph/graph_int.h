@@ -13,7 +13,7 @@
 
 enum { MC_TOKENS = -1, MC_FUSE_MAX = MC_OP_OUT, MC_MAX_TABLES = 8, MC_PARAM_ALIGN = 32 };
 /* Numbers of a node that the graph itself reads. */
-enum { MC_ATTR_CAUSAL = 2, MC_ATTR_DOCUMENTS = 3 };                                 /* attention */
+enum { MC_ATTR_CAUSAL = 2, MC_ATTR_DOCUMENTS = 3, MC_ATTR_WINDOW = 4 };             /* attention */
 enum { MC_ROPE_THETA, MC_ROPE_HEAD_DIM, MC_ROPE_TURNED, MC_ROPE_PAIRS, MC_ROPE_N }; /* rope */
 
 /* What a verb is given: the operands of one step, resolved to pointers. rows = cx->e.b * cx->e.t.
@@ -108,6 +108,9 @@ struct mc_bucket {
 struct mc_moment { /* when a bucket is needed, or done */
     int tick, bucket;
 };
+struct mc_gauge { /* a place of the stream: output `out` of the step at `tick` */
+    int at, value, tick, out;
+};
 struct mc_graph_opt { /* for tests: what changes speed and memory but may not change numbers */
     int no_fuse, no_inplace;
 };
@@ -147,6 +150,9 @@ struct mc_graph {
     struct mc_group *group;
     int ngroups, cap_groups;
     int out_piece; /* of out_value */
+    struct mc_gauge *gauge;
+    int ngauge, cap_gauge;
+    double *gauge_sum; /* the caller's; NULL: nobody asks */
 
     /* set by bind */
     const struct mc_kern_ops *kern;
@@ -194,6 +200,9 @@ void mc_graph_profile_add(struct mc_graph *g, const struct mc_step *s, const str
 mc_status mc_graph_place(struct mc_graph *g, struct mc_err *err); /* stores and offsets */
 void mc_graph_fill_tables(const struct mc_graph *g);
 void mc_graph_resolve(struct mc_graph *g, int slot);
+mc_status mc_graph_gauge_add(struct mc_graph *g, int at, int value, struct mc_err *err);
+void mc_graph_gauge_locate(struct mc_graph *g);
+void mc_graph_gauge_step(struct mc_graph *g, int tick, const struct mc_op_ctx *cx);
 
 /* ---- graph_bucket.c, graph_exec.c ---- */
 /* Parameters made from here on belong to a new bucket; close ends the last one. */

@@ -20,7 +20,14 @@
 #include <math.h>
 #include "graph_int.h"
 
-enum { HEAD_DIM, SCALE, CAUSAL = MC_ATTR_CAUSAL, DOCUMENTS = MC_ATTR_DOCUMENTS, WINDOW, SOFTCAP };
+enum {
+    HEAD_DIM,
+    SCALE,
+    CAUSAL = MC_ATTR_CAUSAL,
+    DOCUMENTS = MC_ATTR_DOCUMENTS,
+    WINDOW = MC_ATTR_WINDOW,
+    SOFTCAP
+};
 
 /* -- attention -------------------------------------------------------------------------------- */
 

@@ -49,6 +49,7 @@ struct mc_optim {
     int nparams;
     double *decay, *lr_scale; /* [nparams] */
     int *by_name;             /* [nparams] parameters in name order */
+    int layers;
     int nruns;
     struct run *run;
     struct mc_hasher *hash;
@@ -178,7 +179,8 @@ mc_status mc_optim_create(const struct mc_recipe *r, const struct mc_graph *g,
                            .beta1 = r->optim.betas[0],
                            .beta2 = r->optim.betas[1],
                            .eps = r->optim.eps,
-                           .nparams = mc_graph_nparams(g)};
+                           .nparams = mc_graph_nparams(g),
+                           .layers = (int)r->model.layers};
     size_t n = (size_t)y->nparams + 1; /* a stage without parameters is legal */
     y->decay = mc_alloc(n * sizeof *y->decay, "decay of parameters");
     y->lr_scale = mc_alloc(n * sizeof *y->lr_scale, "rate factor of parameters");
@@ -245,6 +247,16 @@ double mc_optim_grad_norm(struct mc_optim *o)
 {
     mc_optim_norm_parts(o, o->parts);
     return mc_optim_norm_of(o, o->parts);
+}
+
+void mc_optim_layer_norms(const struct mc_optim *o, const double *parts, double *out)
+{
+    for (int l = 0; l < o->layers + 2; l++)
+        out[l] = 0;
+    for (int i = 0; i < o->nparams; i++)
+        out[mc_graph_param(o->graph, i)->layer + 1] += parts[i];
+    for (int l = 0; l < o->layers + 2; l++)
+        out[l] = sqrt(out[l]);
 }
 
 double mc_optim_clip(double limit, double norm)

@@ -24,6 +24,14 @@ struct mc_counters {
 double mc_lr_at(const struct mc_lr_cfg *lr, const struct mc_counters *c);
 /* Global batch of the step that starts at counters c. */
 int64_t mc_batch_at(const struct mc_batch_cfg *b, const struct mc_counters *c);
+/* What holds in the step that starts at counters c: data.phases over batch, model.seq and
+ * data.train. */
+struct mc_phase_now {
+    int index; /* 0: before the first phase */
+    int64_t seq, global;
+    const double *weight; /* [data.ntrain]; NULL: data.train's */
+};
+struct mc_phase_now mc_phase_at(const struct mc_recipe *r, const struct mc_counters *c);
 /* Has the target been reached? Steps to go from c under the ramp (-1: more than 2^40). */
 int mc_target_reached(const struct mc_quantity *target, const struct mc_counters *c);
 int64_t mc_steps_to_go(const struct mc_recipe *r, const struct mc_counters *c);
@@ -57,6 +65,9 @@ void mc_optim_destroy(struct mc_optim *o);
 double mc_optim_grad_norm(struct mc_optim *o);
 void mc_optim_norm_parts(const struct mc_optim *o, double *parts);
 double mc_optim_norm_of(const struct mc_optim *o, const double *parts);
+/* The same by place, from all ranks' parts: out[0] the stem's parameters, out[1 + l] layer l's,
+ * out[layers + 1] the head's. */
+void mc_optim_layer_norms(const struct mc_optim *o, const double *parts, double *out);
 /* One successful update; t counts from 1. */
 void mc_optim_update(struct mc_optim *o, int64_t t, double lr, double grad_scale);
 /* min(1, limit / (norm + 1e-6)); limit 0: 1. */
