@@ -36,10 +36,10 @@ void mc_hooks_report(struct mc_hook_host *h, const char *kind, const struct mc_h
 /* -- The event ------------------------------------------------------------------------------- */
 
 static const char *const event_names[] = {
-    "step",        "samples",   "tokens",    "skipped", "successful",    "target_steps",
-    "loss",        "grad_norm", "lr",        "step_ms", "tokens_per_s",  "mfu",
-    "time_left_s", "save_s",    "signal",    "anomaly", "anomaly_ratio", "eval_loss",
-    "eval_tokens", "ckpt_path", "ckpt_step", "segment"};
+    "step",        "samples",   "tokens",    "skipped", "successful",      "target_steps",
+    "loss",        "grad_norm", "lr",        "step_ms", "tokens_per_s",    "mfu",
+    "time_left_s", "save_s",    "signal",    "anomaly", "anomaly_ratio",   "eval_loss",
+    "eval_tokens", "ckpt_path", "ckpt_step", "segment", "layer_grad_norm", "layer_act_rms"};
 
 /* __index of an event: a member without a value is nil, an unknown one an error. */
 MC_LJMP static int l_event_index(lua_State *L)
@@ -78,6 +78,22 @@ MC_LJMP static void put_str(lua_State *L, const char *key, const char *v)
     }
 }
 
+/* t[l] of block l, from 1; t.stem, and t.head where it has one. NULL: no such member. */
+MC_LJMP static void put_layers(lua_State *L, const char *key, const double *x, int layers, int head)
+{
+    if (!x)
+        return;
+    lua_createtable(L, layers, 2);
+    for (int l = 1; l <= layers; l++) {
+        lua_pushnumber(L, x[l]);
+        lua_rawseti(L, -2, l);
+    }
+    put_num(L, "stem", x[0]);
+    if (head)
+        put_num(L, "head", x[layers + 1]);
+    lua_setfield(L, -2, key);
+}
+
 MC_LJMP void mc_hooks_push_event(lua_State *L, const struct mc_hook_event *ev)
 {
     lua_createtable(L, 0, 24);
@@ -97,6 +113,8 @@ MC_LJMP void mc_hooks_push_event(lua_State *L, const struct mc_hook_event *ev)
     put_opt(L, "save_s", ev->save_s);
     put_count(L, "signal", ev->signal);
     put_count(L, "segment", ev->segment);
+    put_layers(L, "layer_grad_norm", ev->layer_grad, ev->nlayers, 1);
+    put_layers(L, "layer_act_rms", ev->layer_act, ev->nlayers, 0);
     if (ev->kind == MC_HOOK_ANOMALY) {
         put_str(L, "anomaly", ev->anomaly);
         put_opt(L, "anomaly_ratio", ev->anomaly_ratio);

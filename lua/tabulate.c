@@ -18,6 +18,7 @@
 #include <lauxlib.h>
 #include "vm.h"
 #include "../core/base/arena.h"
+#include "../core/optim/optim.h"
 
 #define TABULATE_BUDGET_NS 10000000000LL
 enum { MAX_STEPS = 1 << 20 };
@@ -52,21 +53,6 @@ MC_LJMP static double ask(lua_State *L, int fn, int s, int64_t step)
     const double v = lua_tonumber(L, -1);
     lua_pop(L, 1);
     return v;
-}
-
-/* The batch of the ramp in force when `samples`, `tokens` and step - 1 steps are done. */
-static int64_t ramp_global(const struct mc_recipe *r, int64_t step, int64_t samples, int64_t tokens)
-{
-    int64_t g = r->batch.global;
-    for (int i = 0; i < r->batch.nramp; i++) {
-        const struct mc_quantity at = r->batch.ramp[i].at;
-        const int64_t done = at.unit == MC_UNIT_STEPS     ? step - 1
-                             : at.unit == MC_UNIT_SAMPLES ? samples
-                                                          : tokens;
-        if (done >= at.n)
-            g = r->batch.ramp[i].global;
-    }
-    return g;
 }
 
 static int target_reached(const struct mc_recipe *r, int64_t done, int64_t samples, int64_t tokens)
@@ -120,14 +106,15 @@ MC_LJMP static int body_tabulate(lua_State *L)
         set_num(L, 4, "step", (double)step);
         set_num(L, 4, "samples", (double)samples);
         set_num(L, 4, "tokens", (double)tokens);
-        const int64_t g = t->batch_ref != LUA_NOREF ? ask_batch(L, t, step, samples)
-                                                    : ramp_global(r, step, samples, tokens);
+        const struct mc_phase_now p =
+            mc_phase_at(r, &(struct mc_counters){step - 1, samples, tokens});
+        const int64_t g = t->batch_ref != LUA_NOREF ? ask_batch(L, t, step, samples) : p.global;
         if (g < 1)
             luaL_error(L, "no global batch");
         if (t->lr_ref != LUA_NOREF) {
             set_num(L, 4, "global", (double)g);
             set_num(L, 4, "samples", (double)(samples + g));
-            set_num(L, 4, "tokens", (double)(tokens + g * r->model.seq));
+            set_num(L, 4, "tokens", (double)(tokens + g * p.seq));
             t->path = "lr";
             const double v = ask(L, 2, 4, step);
             if (v < 0 || v > 1e3)
@@ -136,7 +123,7 @@ MC_LJMP static int body_tabulate(lua_State *L)
             t->lr[step - 1] = v;
         }
         samples += g;
-        tokens += g * r->model.seq;
+        tokens += g * p.seq;
         t->steps = step;
     }
     return 0;

@@ -25,7 +25,9 @@ static void summary_json(const struct mc_cli_recipe *r, const struct mc_train_me
     mc_json_str(&j, "name", r->recipe->name);
     mc_json_i64(&j, "parameters", m->parameters);
     mc_json_i64(&j, "steps", steps);
-    mc_json_f64(&j, "flops_per_token", m->flops_per_token);
+    mc_json_f64(&j, "flops_per_token", m->flops_causal); /* flops.c */
+    mc_json_f64(&j, "flops_per_token_full", m->flops_full);
+    mc_json_f64(&j, "flops_per_token_formula", m->flops_formula);
     mc_json_open(&j, "memory", '{');
     mc_json_i64(&j, "params", (int64_t)m->params);
     mc_json_i64(&j, "grads", (int64_t)(m->grads + m->extra_grads));

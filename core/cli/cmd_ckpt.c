@@ -6,6 +6,7 @@
  * I2  PATH is a run, its ckpt/ or one checkpoint; `verify` of a run verifies all of them.
  */
 #include "cli.h"
+#include "../train/books.h"
 #include "../base/arena.h"
 #include "../base/sysio.h"
 #include "../../ckpt/ckpt.h"
@@ -112,6 +113,13 @@ static mc_status list(const char *path, int json, struct mc_err *err)
     return MC_OK;
 }
 
+static void say_source(void *arg, const struct mc_books_source *s)
+{
+    (void)arg;
+    printf("read of %s: %lld samples, %lld tokens, %.2f %% of all (weight in force: %.2f %%)\n",
+           s->name, (long long)s->samples, (long long)s->tokens, 100 * s->share, 100 * s->weight);
+}
+
 static mc_status show(const char *path, int64_t step, int json, struct mc_err *err)
 {
     char one[1100], size[32];
@@ -129,6 +137,7 @@ static mc_status show(const char *path, int64_t step, int json, struct mc_err *e
     mc_json_fini(&j);
     printf("%s\nstep %lld, epoch %d\n", one, (long long)mc_ckpt_step(c), mc_ckpt_epoch(c));
     printf("books: %s\n", mc_ckpt_books(c));
+    (void)mc_books_sources(mc_ckpt_books(c), say_source, NULL, NULL); /* the text is there anyway */
     for (int i = 0; i < mc_ckpt_ntensors(c); i++) {
         struct mc_state_tensor t;
         mc_status st = mc_ckpt_tensor(c, i, &t);

@@ -28,6 +28,9 @@ static void print_memory(const struct mc_train_memory *m)
         mc_say_bytes((double)row[i].bytes, b);
         printf("  %-12s %14zu  %s\n", row[i].name, row[i].bytes, b);
     }
+    printf("\nwork of one token, forward and backward, at the longest sequence (MFLOP):\n"
+           "  causal %.6g, full (what mfu counts) %.6g, 6N + 12LCT %.6g\n",
+           m->flops_causal * 1e-6, m->flops_full * 1e-6, m->flops_formula * 1e-6);
 }
 
 int mc_cmd_explain(int argc, char **argv)

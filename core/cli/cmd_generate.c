@@ -110,12 +110,12 @@ static mc_status draw(struct mc_cli_model *m, const struct settings *o, struct s
                                   .stop_at_eos = !o->no_eos,
                                   .emit = emit,
                                   .arg = k};
-    if (!o->json && n < m->recipe->model.seq)
+    if (!o->json && n < mc_recipe_longest(m->recipe))
         fputs(o->prompt, stdout);
     mc_status st = mc_session_generate(s, &cfg, &made, err);
     mc_session_close(s);
     MC_TRY(st);
-    int64_t room = m->recipe->model.seq - (n > 0 ? n : 1) + 1;
+    int64_t room = mc_recipe_longest(m->recipe) - (n > 0 ? n : 1) + 1;
     int context_end = made == room && made < o->tokens;
     if (o->json) {
         answer_json(m, o, k, made, context_end);
@@ -126,7 +126,7 @@ static mc_status draw(struct mc_cli_model *m, const struct settings *o, struct s
     fflush(stdout);
     if (context_end)
         fprintf(stderr, "note: stopped at the model's context of %lld tokens\n",
-                (long long)m->recipe->model.seq);
+                (long long)mc_recipe_longest(m->recipe));
     return MC_OK;
 }
 

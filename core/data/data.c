@@ -1,9 +1,10 @@
 /* data.c - the data of a run: its sources, what training and validation see of each, and fetching.
  * Floor 3 (data). Includes: base recipe.
  *
- * A source's stream has n tokens. Sample k is the T + 1 tokens from k*T on: inputs [k*T, k*T + T)
- * and the same shifted by one as targets; so a stream gives floor((n - 1) / T) samples, and the
- * tokens after the last one are not read.
+ * A source's stream has n tokens. At sequence length T, sample k is the T + 1 tokens from k*T on:
+ * inputs [k*T, k*T + T) and the same shifted by one as targets. Training reads whole blocks of B
+ * tokens (B a multiple of every T of the run), floor((n - 1) / B) of them, and not the tokens after
+ * the last one; validation has floor((n - 1) / T) samples of T = model.seq.
  * With holdout h, training sees [0, cut) and validation [cut, n), cut = floor(n * (1 - h)), of
  * every training source; samples are cut within each range, so no window reads a token of the other
  * side. Without it, validation has sources of its own; a path in both lists is refused.
@@ -13,7 +14,7 @@
  *
  * I1  Each training source gives at least one sample, and so does each validation range: a source
  *     that could never be drawn is an error, with both lengths.
- * I2  Weights are finite and above 0; they are normalised here.
+ * I2  Weights are finite and above 0; a draw normalises them.
  * I3  Ids are checked against the vocabulary in every fetch: that is when they are first touched;
  *     and at open where the sidecar tells the largest.
  * I4  Fetch allocates nothing and may run in several threads at once.
@@ -63,18 +64,16 @@ static mc_status open_part(struct mc_data *d, const char *base_dir, const struct
     return MC_OK;
 }
 
-static mc_status cut_samples(const struct mc_data *d, struct mc_part *p, const char *side,
-                             struct mc_err *err)
+static mc_status cut_samples(int64_t len, struct mc_part *p, const char *side, struct mc_err *err)
 {
-    p->samples = p->tokens > 0 ? (p->tokens - 1) / d->seq : 0;
+    p->samples = p->tokens > 0 ? (p->tokens - 1) / len : 0;
     if (p->samples > 0)
         return MC_OK;
     return mc_err_set(err, MC_E_RECIPE,
                       "%s: source \"%s\" has %lld tokens there, but one sample of sequence length "
                       "%lld needs %lld: a sequence longer than the data; shorten model.seq or give "
                       "more text",
-                      side, p->given, (long long)p->tokens, (long long)d->seq,
-                      (long long)d->seq + 1);
+                      side, p->given, (long long)p->tokens, (long long)len, (long long)len + 1);
 }
 
 static mc_status check_weights(const struct mc_data_cfg *cfg, struct mc_err *err)
@@ -98,7 +97,7 @@ static mc_status hold_out(struct mc_data *d, int i, int64_t cut, int64_t end, co
     v->first = cut;
     v->tokens = end - cut;
     p->tokens = cut;
-    MC_TRY(cut_samples(d, v, key, err));
+    MC_TRY(cut_samples(d->seq, v, key, err));
     d->nvalid = i + 1;
     return MC_OK;
 }
@@ -107,7 +106,6 @@ static mc_status open_train(struct mc_data *d, const struct mc_recipe *r, const 
                             struct mc_err *err)
 {
     const struct mc_data_cfg *cfg = &r->data;
-    double sum = 0;
     MC_TRY(check_weights(cfg, err)); /* I2 */
     for (int i = 0; i < cfg->ntrain; i++) {
         struct mc_part *p = &d->train[i];
@@ -117,14 +115,13 @@ static mc_status open_train(struct mc_data *d, const struct mc_recipe *r, const 
             MC_TRY(hold_out(d, i, (int64_t)floor((double)n * (1 - cfg->holdout)), n,
                             "validation (data.holdout)", err));
         if (!d->megatron)
-            MC_TRY(cut_samples(d, p, "data.train", err)); /* I1 */
+            MC_TRY(cut_samples(d->block, p, "data.train", err)); /* I1 */
         d->ntrain = i + 1;
-        sum += cfg->train[i].weight;
+        d->weight[i] = cfg->train[i].weight;
     }
     for (int i = 0; i < d->ntrain && !d->megatron; i++)
         d->order[i] = (struct mc_order){.key = mc_order_key(r->seed, d->train[i].name),
-                                        .samples = (uint64_t)d->train[i].samples,
-                                        .weight = cfg->train[i].weight / sum};
+                                        .samples = (uint64_t)d->train[i].samples};
     return MC_OK;
 }
 
@@ -191,7 +188,7 @@ static mc_status open_valid(struct mc_data *d, const struct mc_data_cfg *cfg, co
                     cfg->valid[i].path);
         }
         MC_TRY(open_part(d, base_dir, &cfg->valid[i], d->valid, i, err));
-        MC_TRY(cut_samples(d, &d->valid[i], "data.valid", err));
+        MC_TRY(cut_samples(d->seq, &d->valid[i], "data.valid", err));
         d->nvalid = i + 1;
     }
     return MC_OK;
@@ -342,6 +339,7 @@ mc_status mc_data_open(const struct mc_recipe *r, const char *base_dir, struct m
     if (!y)
         return mc_err_set(err, MC_E_NOMEM, "no memory to open the data");
     y->seq = r->model.seq;
+    y->block = mc_recipe_block(r);
     y->vocab = r->model.vocab;
     y->mask_eod = r->data.mask_eod;
     y->megatron = r->data.order == MC_ORDER_MEGATRON;
@@ -398,12 +396,12 @@ const char *mc_data_source_name(const struct mc_data *d, int source)
 
 /* ---- fetch ---- */
 
-/* tokens and targets [T]: ids against the vocabulary, the loss mask. `where`: position of the first
+/* tokens and targets [t]: ids against the vocabulary, the loss mask. `where`: position of the first
  * token, in its stream or in its sample. */
 static mc_status finish_one(const struct mc_data *d, const char *source, const char *of,
-                            int64_t where, int32_t *tokens, int32_t *targets, struct mc_err *err)
+                            int64_t where, int64_t t, int32_t *tokens, int32_t *targets,
+                            struct mc_err *err)
 {
-    int64_t t = d->seq;
     memcpy(targets, tokens + 1, (size_t)(t - 1) * sizeof *targets);
     for (int64_t i = 0; i <= t; i++) { /* I3 */
         int32_t id = i < t ? tokens[i] : targets[t - 1];
@@ -421,17 +419,18 @@ static mc_status finish_one(const struct mc_data *d, const char *source, const c
     return MC_OK;
 }
 
-/* One sample: tokens [T], targets [T]. */
+/* One sample: tokens [t], targets [t]. */
 static mc_status fetch_one(const struct mc_data *d, const struct mc_part *p, int64_t index,
-                           int32_t *tokens, int32_t *targets, struct mc_err *err)
+                           int64_t t, int32_t *tokens, int32_t *targets, struct mc_err *err)
 {
-    int64_t t = d->seq, pos = p->first + index * t;
-    if (index < 0 || index >= p->samples)
-        return mc_err_set(err, MC_E_BUG, "source \"%s\": sample %lld asked for, it has %lld",
-                          p->name, (long long)index, (long long)p->samples);
+    int64_t pos = p->first + index * t;
+    if (index < 0 || t < 1 || index >= (p->tokens - 1) / t)
+        return mc_err_set(err, MC_E_BUG,
+                          "source \"%s\": sample %lld of %lld tokens asked for, it has %lld tokens",
+                          p->name, (long long)index, (long long)t, (long long)p->tokens);
     MC_TRY(mc_source_read(p->src, pos, t, tokens, err));
     MC_TRY(mc_source_read(p->src, pos + t, 1, &targets[t - 1], err));
-    return finish_one(d, p->name, "the stream", pos, tokens, targets, err);
+    return finish_one(d, p->name, "the stream", pos, t, tokens, targets, err);
 }
 
 /* The same in Megatron's order: index is a row of the source's sample index. */
@@ -451,7 +450,7 @@ static mc_status fetch_megatron(const struct mc_data *d, int source, uint64_t in
     MC_TRY(mc_megatron_read(m, x, (int64_t)index, d->seq, tokens, err));
     MC_TRY(mc_megatron_read(m, x, (int64_t)index + 1, 1, &targets[d->seq - 1], err));
     snprintf(of, sizeof of, "sample %llu", (unsigned long long)index);
-    return finish_one(d, p->name, of, 0, tokens, targets, err);
+    return finish_one(d, p->name, of, 0, d->seq, tokens, targets, err);
 }
 
 mc_status mc_data_fetch(const struct mc_data *d, const struct mc_sample *s, int64_t n,
@@ -461,11 +460,12 @@ mc_status mc_data_fetch(const struct mc_data *d, const struct mc_sample *s, int6
         if (s[i].source < 0 || s[i].source >= d->ntrain)
             return mc_err_set(err, MC_E_BUG, "sample of source %d, there are %d", s[i].source,
                               d->ntrain);
-        int32_t *x = tokens + i * d->seq, *y = targets + i * d->seq;
+        int64_t t = s[i].seq;
+        int32_t *x = tokens + i * t, *y = targets + i * t;
         if (d->megatron)
             MC_TRY(fetch_megatron(d, s[i].source, s[i].index, x, y, err));
         else
-            MC_TRY(fetch_one(d, &d->train[s[i].source], (int64_t)s[i].index, x, y, err));
+            MC_TRY(fetch_one(d, &d->train[s[i].source], (int64_t)s[i].index, t, x, y, err));
     }
     return MC_OK;
 }
@@ -481,7 +481,8 @@ mc_status mc_data_fetch_valid(const struct mc_data *d, int64_t first, int64_t n,
     for (int64_t i = 0; i < n; i++, k++) {
         while (k >= d->valid[part].samples)
             k -= d->valid[part++].samples;
-        MC_TRY(fetch_one(d, &d->valid[part], k, tokens + i * d->seq, targets + i * d->seq, err));
+        MC_TRY(fetch_one(d, &d->valid[part], k, d->seq, tokens + i * d->seq, targets + i * d->seq,
+                         err));
     }
     return MC_OK;
 }

@@ -1,12 +1,15 @@
 /* data.h - token streams, and the order in which samples are drawn from them.
  *
- * A *source* is a stream of tokens: documents back to back, each closed by EOS. Sample k of a
- * source is the T+1 tokens that start at k*T (inputs and shifted labels), for k in
- * [0, floor((n-1)/T)). With `holdout` h the stream is cut at floor(n*(1-h)): training sees tokens
- * before the cut only, validation only those after it.
+ * A *source* is a stream of tokens: documents back to back, each closed by EOS. With `holdout` h
+ * the stream is cut at floor(n*(1-h)): training sees tokens before the cut only, validation only
+ * those after it. A source is read in *blocks* of B tokens (data.block: the run's longest sequence;
+ * of one sequence length, a block is a sample), block k from token k*B on, k in [0,
+ * floor((n-1)/B)). A *sample* at sequence length T, which divides B, is the T+1 tokens that start
+ * at a multiple of T in a block: inputs and shifted labels.
  *
- * The order is computed, not stored: the i-th draw from source s is sample
- * permute(key(seed, s's name, epoch e), K, i mod K) with e = i div K. Which source gives the next
+ * The order is computed, not stored. A *pass* over a source takes every block once, in the order
+ * permute(key(seed, s's name, pass), K, .); sampler.c has the rest: how blocks become samples when
+ * T < B, and what a change of T keeps. Which source gives the next
  * draw of the run: of those not ahead of their share, taken < weight * (total + 1), both counted
  * since the weights were set, the one whose next draw is due first, (taken + 1) / weight (ties:
  * first); so shares are exact to one sample in every prefix. So order depends neither on train
@@ -14,7 +17,7 @@
  *
  * data.order = "megatron" is another order, that of Megatron's GPT data sets: megatron.c.
  *
- * I1  One 64-bit cursor per source; nothing else is state.
+ * I1  The cursor is all the state there is: plain numbers, a few a source.
  * I2  Ids are checked against the vocabulary when first touched.
  *
  * "bytes": ids 0..255 are the bytes, 256 is EOS. A folder is all regular files below it in path
@@ -29,13 +32,30 @@ enum { MC_BYTES_EOS = 256, MC_BYTES_VOCAB = 257 };
 
 struct mc_cursor { /* plain data, kept in the checkpoint */
     int nsources;
+    int64_t seq;                         /* sequence length of the next draw */
     uint64_t taken[MC_MAX_SOURCES];      /* samples drawn from each source, ever */
     uint64_t phase_base[MC_MAX_SOURCES]; /* `taken` when the present weights were set */
+    uint64_t tokens[MC_MAX_SOURCES];     /* read from each source, ever */
+    double weight[MC_MAX_SOURCES];       /* in force, as declared */
+    /* Where the pass over each source is: its number, its block length, blocks done with, and
+     * samples drawn of the group of blocks in hand. */
+    uint64_t pass[MC_MAX_SOURCES], at[MC_MAX_SOURCES], in_group[MC_MAX_SOURCES];
+    int64_t block[MC_MAX_SOURCES];
 };
+struct mc_mixture { /* what was read of each source, in the order of data.train */
+    int n;
+    struct {
+        int64_t samples, tokens;
+        double share;  /* of all tokens read */
+        double weight; /* in force; they sum to 1 */
+    } of[MC_MAX_SOURCES];
+};
+void mc_cursor_mixture(const struct mc_cursor *c, struct mc_mixture *x);
 struct mc_sample {
     int source;
-    uint64_t index; /* sample in the source */
-    uint64_t epoch;
+    uint64_t index; /* sample in the source: begins at token index * seq */
+    uint64_t epoch; /* the pass */
+    int64_t seq;
 };
 
 struct mc_data;
@@ -53,10 +73,14 @@ uint64_t mc_data_hash(const struct mc_data *d);         /* of all sources: sizes
 int mc_data_bytes_like(
     const struct mc_data *d); /* 1: tokens are bytes, bits per byte makes sense */
 void mc_cursor_init(const struct mc_data *d, struct mc_cursor *c);
+/* From the next draw on: sequences of seq tokens (it divides data.block), and these weights, NULL:
+ * data.train's. Returns 1 when that was news. */
+int mc_cursor_phase(const struct mc_data *d, struct mc_cursor *c, int64_t seq,
+                    const double *weight);
 /* The next n draws; advances the cursor. Allocates nothing. */
 void mc_data_draw(const struct mc_data *d, struct mc_cursor *c, int64_t n, struct mc_sample *out);
-/* Tokens and targets ([n*T] each) of n samples; targets of masked positions are -1. MC_E_FORMAT: an
- * id past the vocabulary. */
+/* Tokens and targets ([n*T] each, T = s->seq of all) of n samples; targets of masked positions are
+ * -1. MC_E_FORMAT: an id past the vocabulary. */
 mc_status mc_data_fetch(const struct mc_data *d, const struct mc_sample *s, int64_t n,
                         int32_t *tokens, int32_t *targets, struct mc_err *err);
 /* Validation samples [first, first+n), in stream order. */
@@ -64,9 +88,9 @@ mc_status mc_data_fetch_valid(const struct mc_data *d, int64_t first, int64_t n,
                               int32_t *targets, struct mc_err *err);
 const char *mc_data_source_name(const struct mc_data *d, int source);
 void mc_cursor_write(const struct mc_data *d, const struct mc_cursor *c,
-                     struct mc_json *j); /* {"sources":[{"name","samples","taken","phase_base"}]} */
-/* Names and count must agree with the open data: else MC_E_RECIPE telling what differs. New
- * weights: caller passes reset = 1. */
+                     struct mc_json *j); /* sampler.c has the members */
+/* Names and count must agree with the open data: else MC_E_RECIPE telling what differs. Cursors
+ * written before they held weights: the caller says whether those changed. */
 mc_status mc_cursor_read(const struct mc_data *d, const char *json, struct mc_cursor *c,
                          int weights_changed, struct mc_err *err);
 

@@ -121,12 +121,12 @@ void mc_sidecar_fini(struct mc_sidecar *s);
 /* ---- sampler.c: pure order, no files ---- */
 struct mc_order {     /* of one training source */
     uint64_t key;     /* from (seed, name) */
-    uint64_t samples; /* K */
-    double weight;    /* normalised */
+    uint64_t samples; /* K: blocks */
 };
 uint64_t mc_order_key(int64_t seed, const char *name);
 void mc_order_sample(const struct mc_order *o, uint64_t taken, uint64_t *index, uint64_t *epoch);
-int mc_order_next(const struct mc_order *o, int n, const struct mc_cursor *c, uint64_t total);
+/* weight [n]: they sum to 1; 0: never drawn. */
+int mc_order_next(const double *weight, int n, const struct mc_cursor *c, uint64_t total);
 /* Name of a source in cursors and messages: the last two components of its path. */
 void mc_order_name(const char *abs_path, char *dst, size_t cap);
 /* Lexical: makes absolute by `base` (itself made absolute by the working folder), drops "." and
@@ -139,10 +139,11 @@ struct mc_part { /* a range of one source's stream: what training or validation 
     char name[MC_PATH];
     const char *given;     /* its path as the recipe has it; while it is opened only */
     int64_t first, tokens; /* stream range [first, first + tokens) */
-    int64_t samples;       /* floor((tokens - 1) / T) */
+    int64_t samples;       /* training: floor((tokens - 1) / block); validation: / model.seq */
 };
 struct mc_data {
-    int64_t seq, vocab;
+    int64_t seq, block, vocab;     /* seq: of validation, and of training at the start */
+    double weight[MC_MAX_SOURCES]; /* of data.train, as declared */
     int mask_eod, bytes_like;
     int32_t eos;  /* -1: not known */
     int megatron; /* the order is Megatron's: mega, blend; else mc_order's */

@@ -221,6 +221,9 @@ static void check_version(struct check *c)
     else if (c->laid_out && c->world > 1)
         note(c, "parallel: the layout of %d ranks holds; this version trains on one rank",
              c->world);
+    if (c->laid_out && c->world > 1 && r->log_norms > 0)
+        refuse(c, "log.norms.every", "every = 0",
+               "this version takes the norms of layers on one rank only");
     if (p->ep > 1)
         refuse(c, "parallel.ep", "", "this version has no expert parallel");
     if (p->cp > 1)

@@ -29,7 +29,7 @@ static mc_status build(const struct mc_recipe *r, int tp, struct mc_graph **g, s
 {
     struct mc_graph_cfg cfg = {.recipe = r,
                                .mode = MC_GRAPH_TRAIN,
-                               .bound = {.b = r->batch.micro, .t = r->model.seq, .pos0 = 0},
+                               .bound = {.b = r->batch.micro, .t = mc_recipe_longest(r), .pos0 = 0},
                                .first_layer = 0,
                                .end_layer = (int)r->model.layers,
                                .has_stem = 1,
@@ -101,26 +101,11 @@ static void count_bytes(struct mc_plan *p, const struct mc_recipe *r)
     p->checkpoint.optimum_minutes = sqrt(2 * p->checkpoint.stall_s * p->checkpoint.mtbf_s) / 60;
 }
 
-static int all_causal(const struct mc_recipe *r)
-{
-    for (int b = 0; b < r->model.nblocks; b++)
-        for (int i = 0; i < r->model.block[b].ncalls; i++) {
-            const struct mc_call *c = &r->model.block[b].call[i];
-            int causal = 0;
-            for (int k = 0; k < c->nattrs; k++)
-                causal |= strcmp(c->attr[k].key, "causal") == 0 && c->attr[k].num != 0;
-            if (strcmp(c->op, "attention") == 0 && !causal)
-                return 0;
-        }
-    return 1;
-}
-
 static void count_flops(struct mc_plan *p, const struct mc_recipe *r, const struct mc_graph *g)
 {
-    double t = (double)r->model.seq;
-    double one = mc_graph_flops(g, 1, 1), two = mc_graph_flops(g, 1, 2) / 2;
-    p->flops_causal = mc_graph_flops(g, 1, r->model.seq) / t;
-    p->flops_full = all_causal(r) ? one + (two - one) * (2 * t - 1) : 0;
+    int64_t t = r->model.seq;
+    p->flops_causal = mc_graph_flops(g, 1, t) / (double)t;
+    p->flops_full = mc_graph_flops_full(g, 1, t) / (double)t;
 }
 
 mc_status mc_plan_make(const struct mc_recipe *r, int per_node, struct mc_plan *plan,

@@ -29,7 +29,7 @@ struct mc_plan {
         double stall_s, mtbf_s; /* 0: not declared */
         double optimum_minutes; /* 0: needs both */
     } checkpoint;
-    double flops_causal, flops_full; /* a token, forward + backward; full 0: not all causal */
+    double flops_causal, flops_full; /* a token, forward + backward */
 };
 /* The recipe was checked. per_node 0: all on one node. MC_E_RECIPE: the model's faults. */
 mc_status mc_plan_make(const struct mc_recipe *r, int per_node, struct mc_plan *plan,

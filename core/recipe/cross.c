@@ -5,8 +5,8 @@
  * I2  Nothing is changed here, mc_recipe_resolve_lr() aside: cross-checks of a sound recipe may run
  *     any number of times.
  * I3  Sums and products of recipe numbers are formed in a width that cannot overflow, or checked.
- * Progress in different units is compared by: tokens = samples x seq (always), samples = steps x
- * global (only while the global batch is constant).
+ * Progress in different units is compared by: tokens = samples x seq (of one sequence length),
+ * samples = steps x global (only while the global batch is constant).
  * Memory: the stack. Threads: pure. */
 #include "recipe_int.h"
 #include <float.h>
@@ -190,6 +190,20 @@ static void divides(struct cross *c, const char *path, const char *what, int64_t
         say(c, path, "", "%s %" PRId64 " is not a multiple of %s %" PRId64, what, n, by, k);
 }
 
+static void lengths_divide(struct cross *c, const char *by, int64_t k)
+{
+    const struct mc_data_cfg *d = &c->r->data;
+    char path[40];
+
+    divides(c, "model.seq", "seq", c->r->model.seq, by, k);
+    for (int i = 0; i < d->nphases && sound(c, "data.phases", NULL); i++) {
+        snprintf(path, sizeof path, "data.phases[%d].seq", i + 1);
+        if (d->phase[i].seq % k != 0)
+            say(c, path, "", "seq %" PRId64 " is not a multiple of %s %" PRId64, d->phase[i].seq,
+                by, k);
+    }
+}
+
 static void cross_parallel(struct cross *c)
 {
     const struct mc_parallel_cfg *p = &c->r->parallel;
@@ -205,10 +219,10 @@ static void cross_parallel(struct cross *c)
                 ": one must be a multiple of the other",
                 m->kv_heads, p->tp);
         if (p->sp)
-            divides(c, "model.seq", "seq", m->seq, "parallel.tp (parallel.sp is on)", p->tp);
+            lengths_divide(c, "parallel.tp (parallel.sp is on)", p->tp);
     }
     if (sound(c, "parallel.cp", NULL) && p->cp > 1)
-        divides(c, "model.seq", "seq", m->seq, "2 x parallel.cp", 2 * p->cp);
+        lengths_divide(c, "2 x parallel.cp", 2 * p->cp);
     if (sound(c, "parallel.pp", "parallel.chunks", NULL) && p->pp * p->chunks > 1 && p->pp > 1)
         divides(c, "model.layers", "layers", m->layers, "parallel.pp x chunks", p->pp * p->chunks);
     if (sound(c, "parallel.stages", NULL) && strcmp(p->stages, "even") != 0)
@@ -337,8 +351,12 @@ static int convert(struct cross *c, struct lr_terms *t)
 {
     const struct mc_recipe *r = c->r;
     enum mc_unit unit = MC_UNIT_NONE;
-    int constant = r->batch.nramp <= 1 && r->batch.global > 0, first = -1;
+    int constant = r->batch.nramp <= 1 && r->batch.global > 0, first = -1, one_length = 1;
 
+    for (int i = 0; i < r->data.nphases; i++) {
+        constant &= r->data.phase[i].batch.n == 0;
+        one_length &= r->data.phase[i].seq == 0 || r->data.phase[i].seq == r->model.seq;
+    }
     for (int i = 0; i < t->n; i++)
         if (t->q[i]->n > 0 && t->q[i]->unit > unit)
             unit = t->q[i]->unit; /* the enum is in this order */
@@ -356,6 +374,12 @@ static int convert(struct cross *c, struct lr_terms *t)
             if (__builtin_mul_overflow(q->n, r->batch.global, &q->n))
                 q->n = INT64_MAX;
             q->unit = MC_UNIT_SAMPLES;
+        }
+        if (q->n > 0 && q->unit == MC_UNIT_SAMPLES && unit == MC_UNIT_TOKENS && !one_length) {
+            say(c, t->path[i], "give both in one unit",
+                "is not in tokens, as others are: with sequence lengths that change (data.phases) "
+                "they cannot be compared");
+            return -1;
         }
         if (q->n > 0 && q->unit == MC_UNIT_SAMPLES && unit == MC_UNIT_TOKENS &&
             __builtin_mul_overflow(q->n, r->model.seq, &q->n))
@@ -428,8 +452,8 @@ static void cross_lr(struct cross *c)
             say(c, "lr.init", "", "%s is above the peak %s", low, peak);
     }
     if (lr_sound && c->r->steps.unit != MC_UNIT_NONE &&
-        sound(c, "batch.global", "batch.ramp", "model.seq", "steps.steps", "steps.samples",
-              "steps.tokens", NULL))
+        sound(c, "batch.global", "batch.ramp", "data.phases", "model.seq", "steps.steps",
+              "steps.samples", "steps.tokens", NULL))
         resolve_lr(c, &lr); /* a copy (I2) */
 }
 
@@ -468,6 +492,83 @@ static void cross_order(struct cross *c)
             c->r->seed);
 }
 
+/* Every sequence length of the run divides the blocks that sources are read in. */
+static void cross_block(struct cross *c)
+{
+    const struct mc_recipe *r = c->r;
+    const struct mc_data_cfg *d = &r->data;
+    int64_t block = mc_recipe_block(r), longest = mc_recipe_longest(r);
+    char path[40];
+
+    if (!sound(c, "data.block", "data.phases", "model.seq", NULL) || r->model.seq < 1)
+        return;
+    if (d->block > 0 && d->block < longest) {
+        say(c, "data.block", "", "%" PRId64 " is below the longest sequence, %" PRId64 " tokens",
+            d->block, longest);
+        return;
+    }
+    if (block % r->model.seq != 0)
+        say(c, d->block > 0 ? "data.block" : "data.phases", "",
+            "model.seq %" PRId64 " does not divide %s, %" PRId64 " tokens: sources are read in "
+            "blocks of that length",
+            r->model.seq, d->block > 0 ? "it" : "the longest sequence", block);
+    for (int i = 0; i < d->nphases; i++) {
+        snprintf(path, sizeof path, "data.phases[%d].seq", i + 1);
+        if (d->phase[i].seq > 0 && block % d->phase[i].seq != 0)
+            say(c, path, "",
+                "%" PRId64 " does not divide %s, %" PRId64 " tokens: sources are read in blocks of "
+                "that length",
+                d->phase[i].seq, d->block > 0 ? "data.block" : "the longest sequence", block);
+    }
+}
+
+static void cross_phase_batch(struct cross *c, const char *path, struct mc_quantity q, int64_t seq)
+{
+    if (q.unit == MC_UNIT_TOKENS && q.n % seq != 0)
+        say(c, path, "", "%" PRId64 " tokens are not whole samples of %" PRId64 " tokens", q.n,
+            seq);
+    else if (q.unit == MC_UNIT_TOKENS && q.n / seq > INT64_C(1) << 31)
+        say(c, path, "", "is more than 2^31 samples of %" PRId64 " tokens", seq);
+    else
+        multiple(c, path, "batch", q.unit == MC_UNIT_TOKENS ? q.n / seq : q.n);
+}
+
+static void cross_phases(struct cross *c)
+{
+    const struct mc_data_cfg *d = &c->r->data;
+    int64_t seq = c->r->model.seq;
+    struct mc_quantity batch = {0};
+    char path[40], at[48], before[48];
+
+    if (d->nphases == 0 || seq < 1 || !sound(c, "data.phases", "model.seq", NULL))
+        return;
+    if (d->order == MC_ORDER_MEGATRON && sound(c, "data.order", NULL))
+        say(c, "data.phases", "data.order = \"mascon\"",
+            "data.order = \"megatron\" is one order for one sequence length and one set of "
+            "weights: "
+            "it has no phases");
+    for (int i = 0; i < d->nphases; i++) {
+        const struct mc_phase_cfg *p = &d->phase[i], *was = i > 0 ? p - 1 : p;
+        snprintf(path, sizeof path, "data.phases[%d]", i + 1);
+        mc_units_print(p->from, at);
+        mc_units_print(was->from, before);
+        if (p->from.unit != was->from.unit)
+            say(c, path, "", "is in %s, the phase before in %s: phases have one unit",
+                mc_unit_name(p->from.unit), mc_unit_name(was->from.unit));
+        else if (i > 0 && p->from.n <= was->from.n)
+            say(c, path, "", "phases must rise: %s is not after %s", at, before);
+        if (p->nweights > 0 && d->ntrain > 0 && p->nweights != d->ntrain)
+            say(c, path, "", "weights has %d numbers, data.train has %d source%s", p->nweights,
+                d->ntrain, d->ntrain == 1 ? "" : "s");
+        seq = p->seq > 0 ? p->seq : seq;
+        batch = p->batch.n > 0 ? p->batch : batch;
+        if (batch.n > 0)
+            cross_phase_batch(c, path, batch, seq);
+        if (p->batch.n > 0 && c->r->batch.function)
+            say(c, path, "", "has a batch, and batch.global is a function: give it there");
+    }
+}
+
 static void cross_data(struct cross *c)
 {
     const struct mc_data_cfg *d = &c->r->data;
@@ -476,6 +577,8 @@ static void cross_data(struct cross *c)
         say(c, "data.holdout", "",
             "validation comes from data.valid or from data.holdout, not from both");
     cross_order(c);
+    cross_block(c);
+    cross_phases(c);
     if (sound(c, "eval.every", "data.holdout", "data.split", "data.valid", "data.train", NULL) &&
         c->r->eval.every.n > 0 && d->holdout == 0 && d->split[1] == 0 && d->nvalid == 0 &&
         d->declared_tokens == 0)

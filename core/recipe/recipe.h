@@ -19,6 +19,7 @@
 enum {
     MC_MAX_SOURCES = 64,
     MC_MAX_RAMP = 32,
+    MC_MAX_PHASES = 16,
     MC_MAX_PIECES = 64,
     MC_MAX_HOOKS = 16,
     MC_MAX_ALLOW = 8,
@@ -78,6 +79,14 @@ struct mc_source_cfg {
     char path[MC_PATH];
     double weight;
 };
+/* From the first step that begins at or after `from` on; what a phase does not give goes on. */
+struct mc_phase_cfg {
+    struct mc_quantity from;  /* steps, samples or tokens */
+    int64_t seq;              /* 0: as before */
+    struct mc_quantity batch; /* of one step, in samples or tokens; n = 0: as before */
+    int nweights;             /* 0: as before; else as many as data.train */
+    double weight[MC_MAX_SOURCES];
+};
 enum mc_data_order { MC_ORDER_MASCON, MC_ORDER_MEGATRON };
 struct mc_data_cfg {
     char tokenizer[MC_PATH]; /* "bytes" */
@@ -90,8 +99,15 @@ struct mc_data_cfg {
     int mask_eod;                            /* 1: no loss where the input token is EOS */
     enum mc_data_order order;
     int64_t samples; /* Megatron's order is built for so many; 0: not resolved yet (load) */
+    int64_t block;   /* 0: the longest sequence */
+    int nphases;
+    struct mc_phase_cfg phase[MC_MAX_PHASES];
     double split[3]; /* Megatron's: train, validation, rest; all 0: train on everything */
 };
+/* The longest sequence of the run, in tokens; the blocks that sources are read in (data.block). */
+struct mc_recipe;
+int64_t mc_recipe_longest(const struct mc_recipe *r);
+int64_t mc_recipe_block(const struct mc_recipe *r);
 struct mc_ramp_point {
     struct mc_quantity at;
     int64_t global;
@@ -194,7 +210,8 @@ struct mc_cluster_cfg {
     int64_t nodes, per_node;
     double mtbf_h;
     int64_t mem_bytes;
-}; /* 0: not declared */
+    double peak_bf16, peak_fp32, peak_fp64; /* TFLOP/s of one device */
+};                                          /* 0: not declared */
 
 struct mc_recipe {
     char name[MC_WORD];
@@ -215,6 +232,7 @@ struct mc_recipe {
     struct mc_eval_cfg eval;
     struct mc_anomaly_cfg anomaly;
     struct mc_cluster_cfg cluster;
+    int64_t log_norms, log_mixture; /* steps between; 0: never */
     int64_t log_every; /* steps between log lines; metrics.jsonl always has every step */
     int nhooks;
     struct mc_hook_cfg hook[MC_MAX_HOOKS];

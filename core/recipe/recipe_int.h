@@ -121,6 +121,7 @@ void mc_bind_ramp(struct mc_binder *b, const struct mc_value *v);
 void mc_bind_train(struct mc_binder *b, const struct mc_value *v);
 void mc_bind_valid(struct mc_binder *b, const struct mc_value *v);
 void mc_bind_split(struct mc_binder *b, const struct mc_value *v);
+void mc_bind_phases(struct mc_binder *b, const struct mc_value *v); /* phase.c, with its writer */
 void mc_bind_hooks(struct mc_binder *b, const struct mc_value *v);
 void mc_bind_lr_kind(struct mc_binder *b, const struct mc_value *v);
 void mc_bind_pieces(struct mc_binder *b, const struct mc_value *v);
@@ -145,6 +146,7 @@ void mc_write_ramp(const struct mc_recipe *r, struct mc_json *j, const char *key
 void mc_write_train(const struct mc_recipe *r, struct mc_json *j, const char *key, int lines);
 void mc_write_valid(const struct mc_recipe *r, struct mc_json *j, const char *key, int lines);
 void mc_write_split(const struct mc_recipe *r, struct mc_json *j, const char *key, int lines);
+void mc_write_phases(const struct mc_recipe *r, struct mc_json *j, const char *key, int lines);
 void mc_write_hooks(const struct mc_recipe *r, struct mc_json *j, const char *key, int lines);
 void mc_write_lr_kind(const struct mc_recipe *r, struct mc_json *j, const char *key, int lines);
 void mc_write_pieces(const struct mc_recipe *r, struct mc_json *j, const char *key, int lines);

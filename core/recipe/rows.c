@@ -95,8 +95,21 @@ const struct mc_row mc_rows[] = {
             "declared."},
     {"cluster.nodes", MC_ROW_I64, AT(cluster.nodes), RANGE(0, 1e6), .dfl = "0",
      .doc = "Declared number of nodes. 0: not declared."},
+    {"cluster.peak.bf16", MC_ROW_F64, AT(cluster.peak_bf16), RANGE(0, 1e9), .dfl = "0",
+     .unit = "TFLOP/s",
+     .doc = "Declared peak of one device (on CPUs: of one rank's cores) in bf16, for `mfu`. 0: not "
+            "declared; mfu is null then."},
+    {"cluster.peak.fp32", MC_ROW_F64, AT(cluster.peak_fp32), RANGE(0, 1e9), .dfl = "0",
+     .unit = "TFLOP/s", .doc = "The same in fp32."},
+    {"cluster.peak.fp64", MC_ROW_F64, AT(cluster.peak_fp64), RANGE(0, 1e9), .dfl = "0",
+     .unit = "TFLOP/s", .doc = "The same in fp64."},
     {"cluster.per_node", MC_ROW_I64, AT(cluster.per_node), RANGE(0, 1024), .dfl = "0",
      .unit = "ranks", .doc = "Declared ranks (devices) of one node. 0: not declared."},
+    {"data.block", MC_ROW_I64, AT(data.block), RANGE(0, P2(24)), .dfl = "0", .unit = "tokens",
+     .base = MC_UNIT_TOKENS, .resume = MC_LOGGED,
+     .doc = "Sources are read in blocks of this length, each whole and once in a pass; every "
+            "sequence length of the run divides it. 0: the longest of them. Give it to leave room "
+            "for a longer phase that is added later."},
     {"data.declared.tokens", MC_ROW_I64, AT(data.declared_tokens), RANGE(0, P2(53)), .dfl = "0",
      .unit = "tokens", .base = MC_UNIT_TOKENS, .resume = MC_LOGGED,
      .doc = "m.data.declared: tokens of a data set that is not here. Such a recipe can be planned, "
@@ -113,6 +126,15 @@ const struct mc_row mc_rows[] = {
      .doc = "mascon: computed draw by draw, knows neither the length of the run nor other sources. "
             "megatron: the sample order of Megatron's GPT data sets, to the bit; packed sources "
             "only, seed below 2^32."},
+    {"data.phases", MC_ROW_OTHER, AT(data.phase), .bind = mc_bind_phases, .write = mc_write_phases,
+     .resume = MC_LOGGED,
+     .form = "a list of { from = point, seq = n, weights = { ... }, batch = n }", .dfl_doc = "none",
+     .doc = "From each point of progress (such as \"2B tokens\"; the first step that begins at or "
+            "after it) another sequence length, other weights of data.train (in its order; 0: none "
+            "of it), another global batch (\"64 samples\", or \"4M tokens\": whole samples of the "
+            "phase). What a phase does not give goes on as before; before the first, `model.seq`, "
+            "`data.train` and `batch` hold. `batch.micro` is in samples, the same in every phase. "
+            "Evaluation keeps `model.seq`."},
     {"data.samples", MC_ROW_I64, AT(data.samples), RANGE(0, P2(40)), .dfl = "0", .unit = "samples",
      .base = MC_UNIT_SAMPLES, .resume = MC_LOGGED,
      .doc = "Samples that data.order = \"megatron\" is computed for. 0: as many as the target of "
@@ -145,6 +167,12 @@ const struct mc_row mc_rows[] = {
     {"hooks", MC_ROW_OTHER, AT(hook), .bind = mc_bind_hooks, .write = mc_write_hooks,
      .dfl_doc = "none", .form = "a list of paths and { path, allow = { ... }, option = value ... }",
      .doc = "Hook files, called in this order; other keys of an entry are the hook's `options`."},
+    {"log.mixture.every", MC_ROW_I64, AT(log_mixture), RANGE(0, 1e9), .dfl = "100", .unit = "steps",
+     .doc = "Steps between lines of metrics.jsonl that show what was read of each source so far; "
+            "the last step's does, too. 0: never."},
+    {"log.norms.every", MC_ROW_I64, AT(log_norms), RANGE(0, 1e9), .dfl = "0", .unit = "steps",
+     .doc = "Steps between lines of norms.jsonl: gradient norm and activation size of every layer. "
+            "0: never."},
     {"log_every", MC_ROW_I64, AT(log_every), RANGE(1, 1e9), .dfl = "10", .unit = "steps",
      .doc = "Steps between log lines. metrics.jsonl has every step, always."},
     {"lr.decay", MC_ROW_QUANTITY, AT(lr.decay), RANGE(1, P2(62)), .base = MC_UNIT_STEPS,

@@ -10,8 +10,8 @@
  *     spikes         {cap, norms: oldest first}
  *     owed           {eval, on_checkpoint}: due after this step, not done when this was written
  *     directive      {stop checkpoint eval anomaly_action lr_scale why}: in force in the next step
- *     cursor         core/data's: per source, samples drawn
- *     data_weights   [..]: when they differ from the recipe's, the cursor starts a new phase
+ *     cursor         core/data's: per source, samples and tokens read, weight in force, place
+ *     data_weights   [..] of data.train: for cursors of before, which have no weights
  *     hooks          {file: state}
  *     recipe         the resolved recipe, so that a checkpoint can be used without its run
  *
@@ -239,6 +239,9 @@ static mc_status read_spikes(const json_t *root, int cap, struct mc_spikes *s, s
 
 static int weights_differ(const json_t *root, const struct mc_recipe *r)
 {
+    const json_t *sources = json_object_get(json_object_get(root, "cursor"), "sources");
+    if (json_object_get(json_array_get(sources, 0), "weight")) /* the cursor knows by itself */
+        return 0;
     const json_t *w = json_object_get(root, "data_weights");
     if (!json_is_array(w) || json_array_size(w) != (size_t)r->data.ntrain)
         return 1;
@@ -337,6 +340,33 @@ mc_status mc_books_read(const char *json, const struct mc_books_run *run, struct
     mc_free(tmp);
     json_decref(root);
     return st;
+}
+
+mc_status mc_books_sources(const char *json, void (*each)(void *, const struct mc_books_source *),
+                           void *arg, struct mc_err *err)
+{
+    json_t *root, *e;
+    double tokens = 0, weight = 0;
+    size_t i;
+    MC_TRY(parse(json, &root, err));
+    const json_t *list = json_object_get(json_object_get(root, "cursor"), "sources");
+    json_array_foreach(list, i, e)
+    {
+        tokens += json_number_value(json_object_get(e, "tokens"));
+        weight += json_number_value(json_object_get(e, "weight"));
+    }
+    json_array_foreach(list, i, e)
+    {
+        struct mc_books_source s = {.name = json_string_value(json_object_get(e, "name")),
+                                    .samples = json_integer_value(json_object_get(e, "taken")),
+                                    .tokens = json_integer_value(json_object_get(e, "tokens"))};
+        s.share = tokens > 0 ? (double)s.tokens / tokens : 0;
+        s.weight = json_number_value(json_object_get(e, "weight")) / weight;
+        if (s.name && weight > 0)
+            each(arg, &s);
+    }
+    json_decref(root);
+    return MC_OK;
 }
 
 mc_status mc_books_recipe(const char *json, struct mc_recipe_box **box, struct mc_err *err)

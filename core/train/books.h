@@ -53,5 +53,13 @@ mc_status mc_books_write(const struct mc_books *b, const struct mc_books_run *ru
  * look at a checkpoint. seen may be NULL. */
 mc_status mc_books_read(const char *json, const struct mc_books_run *run, struct mc_books *b,
                         struct mc_books_seen *seen, struct mc_err *err);
+/* What the run had read of each source of data.train: one call each; none for books of before. */
+struct mc_books_source {
+    const char *name;
+    int64_t samples, tokens;
+    double share, weight; /* of all tokens; in force, of 1 */
+};
+mc_status mc_books_sources(const char *json, void (*each)(void *, const struct mc_books_source *),
+                           void *arg, struct mc_err *err);
 /* The recipe kept in the books of a checkpoint; MC_E_CORRUPT when there is none. */
 mc_status mc_books_recipe(const char *json, struct mc_recipe_box **box, struct mc_err *err);

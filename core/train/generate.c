@@ -94,11 +94,12 @@ static mc_status to_doubles(const struct mc_session *s, const void *logits, doub
 static mc_status check(const struct mc_recipe *r, const struct mc_generate_cfg *c, int64_t n,
                        struct mc_err *err)
 {
-    if (n >= r->model.seq)
+    if (n >= mc_recipe_longest(r))
         return mc_err_set(err, MC_E_USAGE,
                           "the prompt has %lld tokens and the model's context is %lld: shorten the "
                           "prompt to at most %lld",
-                          (long long)n, (long long)r->model.seq, (long long)r->model.seq - 1);
+                          (long long)n, (long long)mc_recipe_longest(r),
+                          (long long)mc_recipe_longest(r) - 1);
     if (c->nprompt == 0 && (c->eos < 0 || c->eos >= r->model.vocab))
         return mc_err_set(err, MC_E_USAGE,
                           "the model's tokenizer has no EOS to begin a document with: give a "
@@ -144,7 +145,7 @@ mc_status mc_session_generate(struct mc_session *s, const struct mc_generate_cfg
         st = mc_world_tell(&s->world, &enough, sizeof enough, err); /* I4 */
         if (st != MC_OK || enough != 0 || made == cfg->max_tokens)
             break;
-        if (pos >= s->recipe->model.seq) /* I3 */
+        if (pos >= mc_recipe_longest(s->recipe)) /* I3 */
             break;
         st = mc_graph_infer(g, &id, 1, pos, &out, err);
         pos++;

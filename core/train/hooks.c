@@ -124,6 +124,11 @@ void mc_hook_event_fill(const struct mc_trainer *t, enum mc_hook_kind kind,
         .ckpt_step = -1,
         .segment = t->cfg->rd->segment,
     };
+    if (t->norms.due && kind <= MC_HOOK_ANOMALY) {
+        ev->layer_grad = t->norms.grad;
+        ev->layer_act = t->norms.act;
+        ev->nlayers = t->norms.nlayers;
+    }
 }
 
 int mc_hooks_want(const struct mc_trainer *t, enum mc_hook_kind kind)

@@ -31,6 +31,10 @@ struct mc_hook_event {                         /* NaN or -1 where a member has n
     const char *ckpt_path;
     int64_t ckpt_step; /* CHECKPOINT */
     int segment;
+    /* STEP_END, GRAD, ANOMALY of a step that logs norms; else NULL. Stem first, then the layers;
+     * gradients: then the head. */
+    const double *layer_grad, *layer_act;
+    int nlayers;
 };
 /* Rides on the next step's reduction as a small fixed record, logged, kept in the checkpoint. */
 struct mc_directive {

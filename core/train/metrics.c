@@ -1,8 +1,12 @@
 /* metrics.c - one line a step for machines, one now and then for people. Floor 6 (train).
  *
- * metrics.jsonl: step loss grad_norm lr tokens samples skipped step_ms tokens_per_s mfu segment.
+ * metrics.jsonl: step loss grad_norm lr tokens samples skipped step_ms tokens_per_s mfu segment,
+ * and every log.mixture.every steps and in the last one mixture: what was read of each source so
+ * far,
+ * [{samples, tokens, share, weight}] in the order of data.train: share of all tokens, weight in
+ * force (of 1).
  * Doubles are printed by the shortest text that reads back bit for bit; non-finite ones are null
- * (events.jsonl tells which). `mfu` is null where the peak of the device is not known, as on CPUs.
+ * (events.jsonl tells which). `mfu` is null where no peak is declared (flops.c).
  *
  * I1  A line is whole or absent: one write a line; a refused or short write is cut back to the
  *     last whole line and tried again with the next step, from a fixed backlog.
@@ -26,6 +30,20 @@
 #include <time.h>
 #include <unistd.h>
 
+static void write_mixture(struct mc_json *j, const struct mc_mixture *x)
+{
+    mc_json_open(j, "mixture", '[');
+    for (int s = 0; s < x->n; s++) {
+        mc_json_open(j, NULL, '{');
+        mc_json_i64(j, "samples", x->of[s].samples);
+        mc_json_i64(j, "tokens", x->of[s].tokens);
+        mc_json_f64(j, "share", x->of[s].share);
+        mc_json_f64(j, "weight", x->of[s].weight);
+        mc_json_close(j, '}');
+    }
+    mc_json_close(j, ']');
+}
+
 int mc_metrics_format(const struct mc_metric *m, char *dst, size_t cap)
 {
     struct mc_json j;
@@ -44,6 +62,8 @@ int mc_metrics_format(const struct mc_metric *m, char *dst, size_t cap)
     mc_json_f64(&j, "tokens_per_s", m->tokens_per_s);
     mc_json_f64(&j, "mfu", m->mfu);
     mc_json_i64(&j, "segment", m->segment);
+    if (m->mixture)
+        write_mixture(&j, m->mixture);
     mc_json_close(&j, '}');
     if (j.failed)
         return -1;
@@ -145,7 +165,7 @@ static mc_status flush(struct mc_metrics *ms, int must, struct mc_err *err)
         return MC_OK;
     }
     mc_sys_ftruncate(ms->fd, ms->size, ms->path, NULL); /* I1: no half line stays behind */
-    if (must || ms->nback + MC_METRIC_LINE > sizeof ms->back)
+    if (must || ms->nback + MC_METRIC_LONG > sizeof ms->back)
         return mc_err_set(err, st, "%s; %zu bytes of metrics could not be written", why.msg,
                           ms->nback);
     if (!ms->warned)
@@ -156,8 +176,8 @@ static mc_status flush(struct mc_metrics *ms, int must, struct mc_err *err)
 
 mc_status mc_metrics_add(struct mc_metrics *ms, const struct mc_metric *m, struct mc_err *err)
 {
-    MC_ASSERT(ms->nback + MC_METRIC_LINE <= sizeof ms->back);
-    int n = mc_metrics_format(m, ms->back + ms->nback, MC_METRIC_LINE);
+    MC_ASSERT(ms->nback + MC_METRIC_LONG <= sizeof ms->back);
+    int n = mc_metrics_format(m, ms->back + ms->nback, MC_METRIC_LONG);
     MC_ASSERT(n > 0);
     ms->nback += (size_t)n;
     ms->n++;
@@ -209,17 +229,19 @@ static void number(double x, int exponent, char dst[32])
 void mc_metrics_log_format(const struct mc_metrics *ms, const struct mc_metric *m,
                            const char *stamp, char *dst, size_t cap)
 {
-    char loss[32], norm[32];
+    char loss[32], norm[32], layers[200] = "";
     double steps = ms->n > 0 ? (double)ms->n : 1.0;
     number(ms->nfinite > 0 ? ms->sum_loss / (double)ms->nfinite : NAN, 1, loss);
     number(m->grad_norm, 0, norm);
+    if (m->norms)
+        mc_norms_short(m->norms, layers, sizeof layers);
     snprintf(dst, cap,
              " [%s] iteration %8lld/%8lld | consumed samples: %12lld | elapsed time per iteration "
              "(ms): %.1f | learning rate: %.6E | global batch size: %5lld | lm loss: %s | grad "
-             "norm: %s | number of skipped iterations: %3lld | number of nan iterations: %3lld |",
+             "norm: %s | number of skipped iterations: %3lld | number of nan iterations: %3lld |%s",
              stamp, (long long)m->step, (long long)(m->target_steps < 0 ? 0 : m->target_steps),
              (long long)m->samples, ms->sum_ms / steps, m->lr, (long long)m->global_batch, loss,
-             norm, (long long)ms->nskipped, (long long)ms->nnan);
+             norm, (long long)ms->nskipped, (long long)ms->nnan, layers);
 }
 
 void mc_metrics_eval_format(int64_t step, double loss, char *dst, size_t cap)
@@ -234,7 +256,7 @@ void mc_metrics_eval_format(int64_t step, double loss, char *dst, size_t cap)
 
 void mc_metrics_say(struct mc_metrics *ms, const char *text)
 {
-    char line[700];
+    char line[900];
     mc_metrics_progress_clear(ms);
     snprintf(line, sizeof line, "%s\n", text);
     say(line, strlen(line));
@@ -242,7 +264,7 @@ void mc_metrics_say(struct mc_metrics *ms, const char *text)
 
 void mc_metrics_log(struct mc_metrics *ms, const struct mc_metric *m)
 {
-    char stamp[40], line[640];
+    char stamp[40], line[840];
     struct timespec ts;
     struct tm tm;
     clock_gettime(CLOCK_REALTIME, &ts);

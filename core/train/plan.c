@@ -5,6 +5,8 @@
  *
  * I1  Sum of the arenas taken == total of the plan, to the byte (asserted in setup.c).
  * I2  Evaluation shares parameters and scratch with training: the two never overlap in time.
+ * I3  One graph runs every phase of data.phases: planned for the longest sequence, run at the
+ * length of the step in hand. Evaluation is of model.seq throughout, so that its losses compare.
  *
  * Arena bytes:
  *     params         weights; fp32 and fp64: also the master
@@ -29,7 +31,8 @@ const char *mc_arena_name(enum mc_arena_id id)
     return arena_names[id];
 }
 
-int64_t mc_batch_largest(const struct mc_recipe *r)
+/* Of batch alone, without phases. */
+static int64_t ramp_largest(const struct mc_recipe *r)
 {
     int64_t most = r->batch.global;
     if (r->batch.nramp > 0) {
@@ -41,7 +44,7 @@ int64_t mc_batch_largest(const struct mc_recipe *r)
         if (r->batch.ramp[0].at.n > 0 && r->batch.global > most)
             most = r->batch.global;
     }
-    return most > r->batch.micro ? most : r->batch.micro;
+    return most;
 }
 
 void mc_batch_share(int64_t all, int parts, int part, int64_t *first, int64_t *n)
@@ -51,20 +54,47 @@ void mc_batch_share(int64_t all, int parts, int part, int64_t *first, int64_t *n
     *n = each + (part < more);
 }
 
+/* Samples of the largest global batch over all phases, and tokens of the largest part of one that a
+ * replica has: the first's. At least one microbatch of each length fits. */
+static void largest(const struct mc_recipe *r, int replicas, int64_t *samples, int64_t *tokens)
+{
+    int64_t micro = r->batch.micro, seq = r->model.seq, before = ramp_largest(r), n = before;
+    struct mc_quantity batch = {0};
+    *samples = *tokens = 0;
+    for (int i = 0; i <= r->data.nphases; i++) {
+        int64_t first, own;
+        if (i > 0) {
+            const struct mc_phase_cfg *p = &r->data.phase[i - 1];
+            seq = p->seq > 0 ? p->seq : seq;
+            batch = p->batch.n > 0 ? p->batch : batch;
+            n = batch.n == 0 ? before : batch.unit == MC_UNIT_TOKENS ? batch.n / seq : batch.n;
+        }
+        n = n > micro ? n : micro;
+        mc_batch_share(n, replicas, 0, &first, &own);
+        own = own > micro ? own : micro;
+        *samples = n > *samples ? n : *samples;
+        *tokens = own * seq > *tokens ? own * seq : *tokens;
+    }
+}
+
+int64_t mc_batch_largest(const struct mc_recipe *r)
+{
+    int64_t samples, tokens;
+    largest(r, 1, &samples, &tokens);
+    return samples;
+}
+
 struct batch_bytes {
     size_t sample, ids, row, total;
 };
 static struct batch_bytes batch_bytes(const struct mc_recipe *r, int replicas)
 {
     struct batch_bytes b;
-    int64_t most = mc_batch_largest(r), first, own;
-    mc_batch_share(most, replicas, 0, &first, &own); /* the first replica's is the largest */
-    if (own < r->batch.micro)
-        own = r->batch.micro;
-    size_t seq = (size_t)r->model.seq;
-    b.sample = mc_align_up((size_t)most * sizeof(struct mc_sample), MC_ALIGN);
-    b.ids = mc_align_up((size_t)own * seq * sizeof(int32_t), MC_ALIGN); /* tokens; targets alike */
-    b.row = mc_align_up((size_t)r->batch.micro * seq * sizeof(int64_t), MC_ALIGN);
+    int64_t samples, tokens, seq = mc_recipe_longest(r);
+    largest(r, replicas, &samples, &tokens);
+    b.sample = mc_align_up((size_t)samples * sizeof(struct mc_sample), MC_ALIGN);
+    b.ids = mc_align_up((size_t)tokens * sizeof(int32_t), MC_ALIGN); /* tokens; targets alike */
+    b.row = mc_align_up((size_t)(r->batch.micro * seq) * sizeof(int64_t), MC_ALIGN);
     b.total = b.sample + 2 * b.ids + b.row;
     return b;
 }
@@ -103,7 +133,7 @@ mc_status mc_graphs_build(const struct mc_recipe *r, const struct mc_layout *lay
     struct mc_graph_cfg cfg = {
         .recipe = r,
         .mode = MC_GRAPH_TRAIN,
-        .bound = {.b = r->batch.micro, .t = r->model.seq, .pos0 = 0},
+        .bound = {.b = r->batch.micro, .t = mc_recipe_longest(r), .pos0 = 0}, /* I3 */
         .first_layer = 0,
         .end_layer = (int)r->model.layers,
         .has_stem = 1,
@@ -131,6 +161,7 @@ mc_status mc_graphs_build(const struct mc_recipe *r, const struct mc_layout *lay
     g.bytes[MC_ARENA_ADAM_V] = om.v;
     if (r->data.nvalid > 0 || r->data.holdout > 0 || r->data.split[1] > 0) {
         cfg.mode = MC_GRAPH_EVAL;
+        cfg.bound.t = r->model.seq;
         MC_TRY_GOTO(st, mc_graph_build(&cfg, &g.eval, err), fail);
         const struct mc_graph_memory *e = mc_graph_memory(g.eval);
         g.bytes[MC_ARENA_EVAL_SLOTS] = e->slots;
@@ -172,6 +203,7 @@ mc_status mc_train_plan_rank(const struct mc_recipe *r, const struct mc_layout *
         mc_graphs_destroy(&g);
         return mc_err_trail(err, st, __FILE__, __LINE__);
     }
+    struct mc_flops flops = mc_flops_of(r, g.train, mc_recipe_longest(r));
     struct mc_train_memory out = {
         .params = g.bytes[MC_ARENA_PARAMS],
         .grads = g.bytes[MC_ARENA_GRADS],
@@ -184,8 +216,9 @@ mc_status mc_train_plan_rank(const struct mc_recipe *r, const struct mc_layout *
         .batch = g.bytes[MC_ARENA_BATCH],
         .kv = 0,
         .parameters = mc_graph_param_count(g.train),
-        .flops_per_token = mc_graph_flops(g.train, r->batch.micro, r->model.seq) /
-                           ((double)r->batch.micro * (double)r->model.seq),
+        .flops_causal = flops.causal,
+        .flops_full = flops.full,
+        .flops_formula = flops.formula,
     };
     for (int i = 0; i < MC_NARENAS; i++)
         out.total += g.bytes[i];

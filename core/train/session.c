@@ -24,7 +24,7 @@ static struct mc_graph_cfg config(const struct mc_session *s, enum mc_graph_mode
         .recipe = s->recipe,
         .mode = mode,
         .bound = {.b = mode == MC_GRAPH_INFER ? 1 : s->recipe->batch.micro,
-                  .t = s->recipe->model.seq,
+                  .t = mode == MC_GRAPH_INFER ? mc_recipe_longest(s->recipe) : s->recipe->model.seq,
                   .pos0 = 0},
         .first_layer = 0,
         .end_layer = (int)s->recipe->model.layers,

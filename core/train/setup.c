@@ -167,8 +167,12 @@ mc_status mc_trainer_create(const struct mc_train_cfg *cfg, struct mc_trainer **
     MC_TRY_GOTO(st, bind_graphs(t, err), fail);
     MC_TRY_GOTO(st, make_optim(t, err), fail);
     MC_TRY_GOTO(st, make_transfer(t, err), fail);
-    if (t->world.rank == 0)
+    if (t->world.rank == 0) {
         MC_TRY_GOTO(st, mc_metrics_open(&t->metrics, path, err), fail);
+        MC_TRY_GOTO(st, mc_rundir_file(cfg->rd, "norms.jsonl", path, err), fail);
+        MC_TRY_GOTO(st, mc_norms_open(&t->norms, t->recipe, path, err), fail);
+    }
+    MC_TRY_GOTO(st, mc_flops_phases(t->recipe, t->flops, err), fail);
     mc_timeline_open(t);
 fail:
     return st;
@@ -181,6 +185,7 @@ void mc_trainer_destroy(struct mc_trainer *t)
     mc_profile_destroy(t);
     mc_metrics_close(&t->metrics);
     mc_timeline_close(t);
+    mc_norms_close(&t->norms);
     mc_free(t->state);
     mc_free(t->owned);
     if (t->optim)
@@ -409,6 +414,7 @@ mc_status mc_trainer_start(struct mc_trainer *t, struct mc_err *err)
     int64_t to_go = mc_steps_to_go(t->recipe, &t->books.at);
     t->target_steps = to_go < 0 ? -1 : t->books.at.steps + to_go;
     t->save_ns = t->eval_ns = mc_clock_ns();
+    const struct mc_flops *now = &t->flops[mc_phase_at(t->recipe, &t->books.at).index];
     mc_event_begin(&e);
     mc_json_i64(&e.j, "segment", t->cfg->rd->segment);
     mc_json_i64(&e.j, "step", t->books.at.steps);
@@ -417,6 +423,11 @@ mc_status mc_trainer_start(struct mc_trainer *t, struct mc_err *err)
     mc_json_i64(&e.j, "threads", t->cfg->threads);
     mc_json_str(&e.j, "software", t->cfg->software);
     mc_json_str(&e.j, "fingerprint", t->fingerprint);
+    mc_json_open(&e.j, "flops", '{');
+    mc_json_f64(&e.j, "per_token_causal", now->causal);
+    mc_json_f64(&e.j, "per_token_full", now->full);
+    mc_json_f64(&e.j, "per_token_formula", now->formula);
+    mc_json_close(&e.j, '}');
     mc_json_f64(&e.j, "setup_ms", (double)(mc_clock_ns() - t->start_ns) * 1e-6);
     mc_json_f64(&e.j, "unix", mc_clock_unix());
     mc_event_end(t, &e, "first_step"); /* the next thing is a step */

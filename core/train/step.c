@@ -101,22 +101,49 @@ static mc_status agree_begin(struct mc_trainer *t, int64_t labels, mc_status min
     return MC_OK;
 }
 
+/* The sequence length, weights and batch of this step; a phase that begins with it is told. */
+static void enter_phase(struct mc_trainer *t, const struct mc_phase_now *p)
+{
+    struct mc_event e;
+    int64_t was = t->books.cursor.seq;
+    if (!mc_cursor_phase(t->data, &t->books.cursor, p->seq, p->weight))
+        return;
+    mc_event_begin(&e);
+    mc_json_i64(&e.j, "step", t->books.at.steps + 1);
+    mc_json_i64(&e.j, "phase", p->index);
+    mc_json_i64(&e.j, "seq", p->seq);
+    mc_json_i64(&e.j, "global", p->global);
+    mc_json_open(&e.j, "weights", '[');
+    for (int i = 0; i < t->books.cursor.nsources; i++)
+        mc_json_f64(&e.j, NULL, t->books.cursor.weight[i]);
+    mc_json_close(&e.j, ']');
+    mc_event_end(t, &e, "phase");
+    if (t->world.rank == 0 && !t->cfg->quiet)
+        mc_log(MC_LOG_INFO, "from step %lld on: %lld samples of %lld tokens (before: of %lld)",
+               (long long)t->books.at.steps + 1, (long long)p->global, (long long)p->seq,
+               (long long)was);
+}
+
 mc_status mc_step_begin(struct mc_trainer *t, mc_status late, struct mc_err *err)
 {
     struct mc_step *s = &t->step;
     struct mc_books *b = &t->books;
-    int64_t seq = t->recipe->model.seq;
+    struct mc_phase_now phase = mc_phase_at(t->recipe, &b->at);
+    int64_t seq = phase.seq;
     s->begin_ns = mc_clock_ns();
-    s->allocs = mc_mem_stats().calls; /* I4 */
     s->before = b->at;
-    s->global = mc_batch_at(&t->recipe->batch, &b->at);
+    s->global = phase.global;
     MC_ASSERT(s->global >= 1 && s->global <= mc_batch_largest(t->recipe));
+    s->cursor = b->cursor; /* I3 */
+    enter_phase(t, &phase);
+    s->allocs = mc_mem_stats().calls; /* I4 */
+    s->seq = seq;
+    s->phase = phase.index;
     s->after = (struct mc_counters){.steps = b->at.steps + 1,
                                     .samples = b->at.samples + s->global,
                                     .tokens = b->at.tokens + s->global * seq};
     s->now = b->pending; /* in force in this step */
     mc_page_phase(t->cfg->page, MC_PHASE_STEP, s->after.steps);
-    s->cursor = b->cursor; /* I3 */
     s->lr_scale = b->lr_scale;
     mc_data_draw(t->data, &b->cursor, s->global, t->batch.sample);
     mc_batch_share(s->global, t->world.replicas, t->world.replica, &s->first, &s->own);
@@ -135,6 +162,7 @@ mc_status mc_step_begin(struct mc_trainer *t, mc_status late, struct mc_err *err
     s->loss_sum = 0;
     mc_graph_zero_grads(t->graphs.train);
     mc_transfer_begin(t->transfer);
+    mc_norms_begin(&t->norms, t->graphs.train, s->after.steps, s->valid);
     beat(t);
     return MC_OK;
 }
@@ -142,7 +170,7 @@ mc_status mc_step_begin(struct mc_trainer *t, mc_status late, struct mc_err *err
 mc_status mc_step_microbatch(struct mc_trainer *t, int64_t first, struct mc_err *err)
 {
     struct mc_step *s = &t->step;
-    int64_t seq = t->recipe->model.seq, b = t->recipe->batch.micro;
+    int64_t seq = s->seq, b = t->recipe->batch.micro;
     if (s->valid == 0) /* I1 */
         return MC_OK;
     if (b > s->own - first)
@@ -291,6 +319,8 @@ static mc_status agree_judge(struct mc_trainer *t, struct mc_err *err)
     s->due_save = v[DUE_SAVE] > 0;
     s->loss = s->valid > 0 ? v[LOSS] / (double)s->valid : 0; /* I1 */
     s->norm = s->valid > 0 ? mc_optim_norm_of(t->optim, norm) : 0;
+    mc_norms_judge(&t->norms, t->optim, norm,
+                   (s->after.tokens - s->before.tokens) * t->recipe->model.hidden);
     return MC_OK;
 }
 
@@ -384,6 +414,14 @@ static mc_status too_many_skips(const struct mc_trainer *t, struct mc_err *err)
                       (long long)b->skips_in_row, (long long)b->at.steps);
 }
 
+/* What was read of each source so far, where this step's line shows it. */
+static int mixture_due(const struct mc_trainer *t)
+{
+    int64_t every = t->recipe->log_mixture;
+    return every > 0 &&
+           (t->books.at.steps % every == 0 || mc_target_reached(&t->recipe->steps, &t->books.at));
+}
+
 mc_status mc_step_end(struct mc_trainer *t, struct mc_err *err)
 {
     const struct mc_step *s = &t->step;
@@ -394,6 +432,11 @@ mc_status mc_step_end(struct mc_trainer *t, struct mc_err *err)
         return too_many_skips(t, err);
     }
     double seconds = (double)(mc_clock_ns() - s->begin_ns) * 1e-9;
+    double speed = (double)(s->after.tokens - s->before.tokens) / seconds;
+    struct mc_mixture mixture;
+    if (mixture_due(t))
+        mc_cursor_mixture(&b->cursor, &mixture);
+    mc_norms_write(&t->norms, b->at.steps, t->cfg->rd->segment);
     struct mc_metric m = {
         .step = b->at.steps,
         .tokens = b->at.tokens,
@@ -403,9 +446,11 @@ mc_status mc_step_end(struct mc_trainer *t, struct mc_err *err)
         .grad_norm = s->norm,
         .lr = s->lr,
         .step_ms = seconds * 1e3,
-        .tokens_per_s = (double)(s->after.tokens - s->before.tokens) / seconds,
-        .mfu = NAN, /* the peak of a CPU is not known */
+        .tokens_per_s = speed,
+        .mfu = mc_flops_mfu(t->recipe, &t->flops[s->phase], speed, t->cfg->nranks),
         .segment = t->cfg->rd->segment,
+        .mixture = mixture_due(t) ? &mixture : NULL,
+        .norms = &t->norms,
         .target_steps = t->target_steps,
         .global_batch = s->global,
         .was_skipped = !s->update,
@@ -426,6 +471,7 @@ mc_status mc_step_end(struct mc_trainer *t, struct mc_err *err)
         mc_hook_event_fill(t, MC_HOOK_STEP_END, &ev);
         ev.step_ms = m.step_ms;
         ev.tokens_per_s = m.tokens_per_s;
+        ev.mfu = m.mfu;
         mc_directive_clear(&d);
         MC_TRY(mc_hooks_ask(t, &ev, &d, err));
         mc_directive_keep(&b->pending, &d);

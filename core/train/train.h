@@ -34,8 +34,9 @@ mc_status mc_train(const struct mc_train_cfg *cfg, struct mc_train_result *res, 
  * memory Shows. */
 struct mc_train_memory {
     size_t params, grads, extra_grads, master, optim, activations, temp, tables, batch, kv, total;
-    int64_t parameters;     /* logical elements of the model, each once */
-    double flops_per_token; /* forward and backward, at full sequences */
+    int64_t parameters; /* logical elements of the model, each once */
+    /* Operations of one token, forward and backward, at the longest sequence: flops.c. */
+    double flops_causal, flops_full, flops_formula;
 };
 mc_status mc_train_plan(const struct mc_recipe *r, int threads, struct mc_train_memory *m,
                         struct mc_err *err);

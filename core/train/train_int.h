@@ -5,6 +5,7 @@
  * only what a kernel hands them. */
 #pragma once
 #include "books.h"
+#include "flops.h"
 #include "transfer.h"
 #include "train.h"
 #include "world.h"
@@ -38,8 +39,8 @@ enum mc_arena_id {
 };
 struct mc_batch_buffers {      /* this replica's part of a batch, and the keys of one microbatch */
     struct mc_sample *sample;  /* [global]: all draws, of which a part is fetched */
-    int32_t *tokens, *targets; /* [part * seq] */
-    int64_t *row;              /* [micro * seq] logical rows, key of dropout */
+    int32_t *tokens, *targets; /* [part * seq] of the phase that has most */
+    int64_t *row;              /* [micro * longest seq] logical rows, key of dropout */
 };
 struct mc_graphs {
     struct mc_graph *train, *eval; /* eval NULL: no validation set */
@@ -68,16 +69,40 @@ double mc_spikes_median(const struct mc_spikes *s); /* NaN until the window is f
 struct mc_verdict mc_anomaly_judge(const struct mc_anomaly_cfg *cfg, const struct mc_spikes *s,
                                    double loss, double norm);
 
+/* ---- norms.c ---- */
+struct mc_norms {
+    int64_t every; /* 0: never; all else is empty then */
+    int nlayers;
+    int due;                  /* in the step in hand */
+    double *sum, *act, *grad; /* [layers + 1], [layers + 1], [layers + 2]; stem first */
+    int fd, warned;
+    int64_t size;
+    char path[1100], *line;
+    size_t cap;
+};
+mc_status mc_norms_open(struct mc_norms *n, const struct mc_recipe *r, const char *path,
+                        struct mc_err *err);
+void mc_norms_close(struct mc_norms *n);
+/* Before the first microbatch; after the last, elements of the stream of the whole step. */
+void mc_norms_begin(struct mc_norms *n, struct mc_graph *g, int64_t step, int64_t valid);
+void mc_norms_judge(struct mc_norms *n, const struct mc_optim *o, const double *parts,
+                    int64_t elements);
+void mc_norms_write(struct mc_norms *n, int64_t step, int segment);
+void mc_norms_short(const struct mc_norms *n, char *dst, size_t cap); /* for the log line */
+
 /* ---- metrics.c ---- */
 struct mc_metric { /* one line of metrics.jsonl */
     int64_t step, tokens, samples, skipped;
     double loss, grad_norm, lr, step_ms, tokens_per_s, mfu;
     int segment;
+    const struct mc_mixture *mixture; /* NULL: not in this line */
     /* for the log line only */
     int64_t target_steps, global_batch;
     int was_skipped;
+    const struct mc_norms *norms; /* may be NULL */
 };
-enum { MC_METRIC_LINE = 512, MC_METRIC_BACKLOG = 64 * 1024 };
+/* A line without its mixture, with the largest mixture, and what may wait for the disk. */
+enum { MC_METRIC_LINE = 512, MC_METRIC_LONG = 16 * 1024, MC_METRIC_BACKLOG = 64 * 1024 };
 struct mc_metrics {
     int fd;
     int broken;   /* an fsync failed: no later one may claim that the lines are on disk */
@@ -111,8 +136,9 @@ void mc_metrics_progress_clear(struct mc_metrics *ms);
 enum mc_stop { MC_STOP_NONE, MC_STOP_SIGNAL, MC_STOP_TIME, MC_STOP_HOOK };
 struct mc_step { /* the step in hand */
     struct mc_counters before, after;
-    int64_t global;        /* samples of this step */
     int64_t first, own;    /* of them, those of this replica */
+    int64_t global, seq;   /* samples of this step, and their length */
+    int phase;             /* 0: before the first of data.phases */
     int64_t valid;         /* N: tokens with a label in the global batch */
     double loss_sum;       /* fp64 sum of token losses */
     double loss, norm, lr; /* loss and norm before the update */
@@ -154,6 +180,8 @@ struct mc_trainer {
     struct mc_state_tensor *owned; /* what it saves */
     int nstate, nowned;
     struct mc_metrics metrics;
+    struct mc_norms norms;
+    struct mc_flops flops[MC_MAX_PHASES + 1]; /* of a token, by phase */
     struct mc_books books;
     struct mc_step step;
     char fingerprint[320];

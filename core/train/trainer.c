@@ -118,6 +118,18 @@ static mc_status pay(struct mc_trainer *t, struct mc_err *err)
     return MC_OK;
 }
 
+/* What was read of each source, for the log's end. */
+static void tell_mixture(const struct mc_trainer *t)
+{
+    struct mc_mixture x;
+    mc_cursor_mixture(&t->books.cursor, &x);
+    for (int s = 0; s < x.n; s++)
+        mc_log(MC_LOG_INFO,
+               "read of %s: %lld samples, %lld tokens, %.2f %% of all (weight in force: %.2f %%)",
+               mc_data_source_name(t->data, s), (long long)x.of[s].samples,
+               (long long)x.of[s].tokens, 100 * x.of[s].share, 100 * x.of[s].weight);
+}
+
 static void tell_stop(struct mc_trainer *t, int reached)
 {
     struct mc_event e;
@@ -131,6 +143,8 @@ static void tell_stop(struct mc_trainer *t, int reached)
     if (!t->cfg->quiet || !reached)
         mc_log(MC_LOG_INFO, "stopped after step %lld: %s", (long long)t->books.at.steps,
                reached ? "target reached" : t->stop_why);
+    if (!t->cfg->quiet)
+        tell_mixture(t);
 }
 
 /* After the loop: the save that is owed, and the exit code (I2). */

@@ -8,7 +8,11 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    static struct mc_data d = {.ntrain = 2, .train = {{.samples = 50}, {.samples = 7}}};
+    static struct mc_data d = {.ntrain = 2,
+                               .seq = 10,
+                               .block = 10,
+                               .weight = {1, 2},
+                               .train = {{.tokens = 501}, {.tokens = 77}}};
     struct mc_sidecar s;
     struct mc_cursor c;
     char *text = malloc(size + 1);

@@ -201,7 +201,7 @@ static void fetch_samples_are_windows_with_shifted_targets(void **state)
     struct mc_sample s[14];
     int32_t tok[98], tgt[98];
     for (int i = 0; i < 14; i++)
-        s[i] = (struct mc_sample){.index = (uint64_t)(13 - i)};
+        s[i] = (struct mc_sample){.index = (uint64_t)(13 - i), .seq = 7};
     uint64_t calls = mc_mem_stats().calls;
     assert_int_equal(mc_data_fetch(d, s, 14, tok, tgt, NULL), MC_OK);
     assert_int_equal(mc_mem_stats().calls, calls);
@@ -234,7 +234,7 @@ static void fetch_masks_the_target_after_eos(void **state)
     for (int mask = 0; mask < 2; mask++) {
         r->data.mask_eod = mask;
         struct mc_data *d = opened(r);
-        struct mc_sample s = {0};
+        struct mc_sample s = {.seq = 5};
         int32_t tok[5], tgt[5];
         assert_int_equal(mc_data_fetch(d, &s, 1, tok, tgt, NULL), MC_OK);
         assert_memory_equal(tok, tok5, sizeof tok);
@@ -263,7 +263,7 @@ static void fetch_holdout_is_disjoint(void **state)
             assert_int_equal(mc_data_train_tokens(d), at);
             int32_t tok[8], tgt[8];
             for (int64_t i = 0; i < (at - 1) / t; i++) {
-                struct mc_sample s = {.index = (uint64_t)i};
+                struct mc_sample s = {.index = (uint64_t)i, .seq = t};
                 assert_int_equal(mc_data_fetch(d, &s, 1, tok, tgt, NULL), MC_OK);
                 for (int64_t k = 0; k < t; k++)
                     most = tgt[k] > most ? tgt[k] : most;
@@ -317,7 +317,7 @@ static void fetch_checks_ids_when_first_touched(void **state)
     write_packed("ids", id, 6);
     struct mc_recipe *r = recipe(2, "ids", NULL);
     struct mc_data *d = opened(r);
-    struct mc_sample s[2] = {{.index = 0}, {.index = 1}};
+    struct mc_sample s[2] = {{.index = 0, .seq = 2}, {.index = 1, .seq = 2}};
     int32_t tok[4], tgt[4];
     assert_false(mc_data_bytes_like(d)); /* nothing says that they are bytes */
     assert_int_equal(mc_data_fetch(d, s, 1, tok, tgt, NULL), MC_OK);

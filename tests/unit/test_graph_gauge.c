@@ -4,6 +4,7 @@
  * What block l gives is read out of an INFER graph of l + 1 layers whose head is the identity: its
  * logits are the stream's rows, made token by token with caches. Gradients are summed by name. */
 #include "graph_help.h"
+#define mc_piece mc_shard_piece /* the graph has one of its own */
 #include "../../core/optim/optim.h"
 
 enum { T = 9, H = 18, B = 3 };
@@ -134,7 +135,7 @@ static void layer_norms_are_those_of_the_layers_names(void **state)
         struct mc_optim_buffers ob = {
             .params = r.b.params, .grads = r.b.grads, .m = r.b.params, .v = r.b.params};
         formula_weights(&r);
-        check_ok(mc_optim_create(&m->r, r.g, r.k, r.pool, &ob, &o, &err), &err);
+        check_ok(mc_optim_create(&m->r, r.g, r.k, r.pool, &ob, NULL, &o, &err), &err);
         step_once(&r, &mb, n, 1);
         double norm = mc_optim_grad_norm(o);
         double parts[64];

@@ -252,6 +252,29 @@ static void event_members_without_a_value_are_nil(void **state)
     stop(h);
 }
 
+static void event_has_norms_of_layers_where_they_are_logged(void **state)
+{
+    (void)state;
+    static const double grad[5] = {0.5, 1, 2, 3, 4}, act[4] = {10, 11, 12, 13};
+    struct hooks *h = with(
+        "return { on_step_end = function(ev, self)\n"
+        "  local g, a = ev.layer_grad_norm, ev.layer_act_rms\n"
+        "  if ev.step == 7 then assert(g == nil and a == nil) return end\n"
+        "  assert(#g == 3 and #a == 3 and g.stem == 0.5 and g[1] == 1 and g[3] == 3 and g.head == "
+        "4)\n"
+        "  assert(a.stem == 10 and a[1] == 11 and a[3] == 13 and a.head == nil)\n"
+        "end }");
+    struct mc_hook_event ev = event(MC_HOOK_STEP_END);
+    assert_int_equal(call_ev(h, &ev), MC_OK);
+    ev.step = 8;
+    ev.layer_grad = grad;
+    ev.layer_act = act;
+    ev.nlayers = 3;
+    assert_int_equal(call_ev(h, &ev), MC_OK);
+    assert_string_equal(g_log, "");
+    stop(h);
+}
+
 /* -- Failures -------------------------------------------------------------------------------- */
 
 static void third_error_in_a_row_gives_up(void **state)
@@ -607,6 +630,7 @@ int main(void)
         cmocka_unit_test(options_are_held_against_their_declaration),
         cmocka_unit_test(bad_answers_are_errors),
         cmocka_unit_test(event_members_without_a_value_are_nil),
+        cmocka_unit_test(event_has_norms_of_layers_where_they_are_logged),
         cmocka_unit_test(third_error_in_a_row_gives_up),
         cmocka_unit_test(memory_bomb_in_a_hook_is_an_error),
         cmocka_unit_test(files_that_are_no_hooks_are_refused),

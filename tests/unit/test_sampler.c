@@ -163,19 +163,18 @@ static void sampler_order_knows_no_batch(void **state)
 
 static void shares_hold(const double *weight, int n, uint64_t draws)
 {
-    struct mc_order o[MC_MAX_SOURCES];
     struct mc_cursor c = {.nsources = n};
-    double sum = 0;
+    double sum = 0, share[MC_MAX_SOURCES];
     for (int i = 0; i < n; i++)
         sum += weight[i];
     for (int i = 0; i < n; i++) {
-        o[i] = (struct mc_order){.samples = 1, .weight = weight[i] / sum};
+        share[i] = weight[i] / sum;
         c.taken[i] = c.phase_base[i] = 1000 + (uint64_t)i; /* counted from here */
     }
     for (uint64_t t = 0; t < draws; t++) {
-        c.taken[mc_order_next(o, n, &c, t)]++;
+        c.taken[mc_order_next(share, n, &c, t)]++;
         for (int i = 0; i < n; i++) {
-            double off = (double)(c.taken[i] - c.phase_base[i]) - o[i].weight * (double)(t + 1);
+            double off = (double)(c.taken[i] - c.phase_base[i]) - share[i] * (double)(t + 1);
             if (!(fabs(off) < 1 + 1e-9))
                 fail_msg("source %d of %d is off by %.3f after %d draws", i, n, off, (int)t + 1);
         }
@@ -294,13 +293,13 @@ static void sampler_cursor_refuses_other_sources(void **state)
     } k[4] = {{two, 10, MC_OK, ""},
               {other, 10, MC_E_RECIPE, "source 2 was"},
               {three, 10, MC_E_RECIPE, "there were 2 sources, there are 3"},
-              {two, 20, MC_E_RECIPE, "had 50 samples, has 25 now"}};
+              {two, 10, MC_E_RECIPE, "had 50 samples, has 25 now"}};
     for (int i = 0; i < 4; i++) {
         struct mc_recipe *r = recipe(k[i].w, 4);
         struct mc_err err = {0};
         r->model.seq = k[i].seq;
         if (i == 3)
-            r->data.train[1].weight = 1;
+            r->data.holdout = 0.49; /* 256 of 502 tokens are left */
         struct mc_data *e = NULL;
         if (k[i].w[2] > 0) /* 7 samples at T = 10 */
             assert_true(r->model.seq == 10);

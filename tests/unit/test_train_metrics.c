@@ -56,6 +56,35 @@ static void metrics_line_reads_back_bit_for_bit(void **state)
     json_decref(o);
 }
 
+static void metrics_line_shows_the_mixture(void **state)
+{
+    (void)state;
+    static char line[MC_METRIC_LONG];
+    static struct mc_mixture x = {.n = 2};
+    struct mc_metric m = sample();
+    x.of[0].samples = 7;
+    x.of[0].tokens = INT64_C(9007199254740993);
+    x.of[0].share = 0.1 + 0.2;
+    x.of[1].weight = 1.0 / 3;
+    m.mixture = &x;
+    int n = mc_metrics_format(&m, line, sizeof line);
+    json_t *o = json_loadb(line, (size_t)n, JSON_REJECT_DUPLICATES, NULL);
+    json_t *list = json_object_get(o, "mixture"), *e = json_array_get(list, 0);
+    assert_int_equal(json_array_size(list), 2);
+    assert_int_equal(json_integer_value(json_object_get(e, "samples")), 7);
+    assert_int_equal(json_integer_value(json_object_get(e, "tokens")), x.of[0].tokens);
+    assert_true(json_number_value(json_object_get(e, "share")) == 0.1 + 0.2);
+    e = json_array_get(list, 1);
+    assert_true(json_number_value(json_object_get(e, "weight")) == 1.0 / 3);
+    json_decref(o);
+    x.n = MC_MAX_SOURCES; /* the longest */
+    for (int s = 0; s < x.n; s++) {
+        x.of[s].samples = x.of[s].tokens = INT64_MIN;
+        x.of[s].share = x.of[s].weight = -1.2345678901234567e-300;
+    }
+    assert_true(mc_metrics_format(&m, line, sizeof line) > 0);
+}
+
 static void metrics_longest_line_fits(void **state)
 {
     (void)state;
@@ -240,6 +269,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(metrics_line_reads_back_bit_for_bit),
+        cmocka_unit_test(metrics_line_shows_the_mixture),
         cmocka_unit_test(metrics_longest_line_fits),
         cmocka_unit_test(metrics_open_cuts_to_the_last_full_line),
         cmocka_unit_test(metrics_wait_while_the_disk_is_full),

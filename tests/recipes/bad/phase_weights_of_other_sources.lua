@@ -1,0 +1,12 @@
+-- expect: weights has 2 numbers, data.train has 1 source
+local m = require "mascon"
+
+return m.recipe {
+    name  = "bad",
+    seed  = 1,
+    model = m.models.llama { layers = 2, hidden = 32, heads = 4, kv_heads = 2, ffn = 64, seq = 16 },
+    data  = { tokenizer = "bytes", train = "../../../recipes/text/moon.txt", phases = { { from = 5, weights = { 1, 1 } } } },
+    batch = { global = 4, micro = 2 },
+    steps = { steps = 10 },
+    lr    = m.lr.constant { peak = 1e-3, warmup = 2 },
+}
