@@ -221,6 +221,168 @@ static void sequence_parallel_scatters_the_stream(void **st)
     mc_free(m);
 }
 
+/* Linears that read a sum directly: their gradients of it are partial, and summed, although a
+ * collective already stands before them. */
+static void split_work_after_a_sum_sums_its_gradient(void **st)
+{
+    struct model *m = column_row("column", "row");
+    struct fn *f = &m->block;
+    struct mc_graph *g;
+    struct mc_err err = {0};
+    (void)st;
+    f->n -= 1;
+    int x = linear(f, "up2", 3, 32, "column", 0);
+    x = linear(f, "down2", x, 24, "row", 0);
+    call(f, "add", "", 2, 0, x, 0);
+    seal(m);
+    check_ok(build(m, MC_GRAPH_TRAIN, 2, &g, &err), &err);
+    assert_int_equal(count(g, "all_reduce", 0), 2);
+    assert_int_equal(count(g, "all_reduce_grad", 0), 2);
+    mc_graph_destroy(g);
+    mc_free(m);
+}
+
+/* Two partial sums are one partial sum: one collective for both. */
+static void partial_sums_are_added_first(void **st)
+{
+    struct model *m = column_row("column", "row");
+    struct fn *f = &m->block;
+    struct mc_graph *g;
+    struct mc_err err = {0};
+    (void)st;
+    f->n -= 1;
+    int y = linear(f, "up2", 0, 32, "column", 0);
+    y = linear(f, "down2", y, 24, "row", 0);
+    y = call(f, "add", "", 2, 3, y, 0);
+    call(f, "add", "", 2, 0, y, 0);
+    seal(m);
+    check_ok(build(m, MC_GRAPH_TRAIN, 2, &g, &err), &err);
+    assert_int_equal(count(g, "all_reduce", 0), 1);
+    assert_int_equal(count(g, "all_reduce_grad", 0), 1); /* of the stream, for both */
+    mc_graph_destroy(g);
+    mc_free(m);
+}
+
+/* A value gathered for a column linear and for an uncut one: two records, since what comes back is
+ * a partial sum from the one and whole from the other. */
+static void gathers_differ_by_what_comes_back(void **st)
+{
+    struct model *m = column_row("column", "row");
+    struct fn *f = &m->block;
+    struct mc_graph *g;
+    struct mc_err err = {0};
+    (void)st;
+    f->n = 0;
+    int h = call(f, "rmsnorm", "n", 1, 0, 0, 0);
+    int x = linear(f, "up", h, 32, "column", 0);
+    x = linear(f, "down", x, 24, "row", 0);
+    int y = call(f, "rope", "", 1, h, 0, 0); /* positions: all rows of a sequence */
+    num(f, "head_dim", 6);
+    x = call(f, "add", "", 2, x, y, 0);
+    call(f, "add", "", 2, 0, x, 0);
+    seal(m);
+    m->r.parallel.sp = 1;
+    check_ok(build(m, MC_GRAPH_TRAIN, 2, &g, &err), &err);
+    assert_int_equal(count(g, "all_gather", 0), 2);
+    mc_graph_destroy(g);
+    check_ok(build(m, MC_GRAPH_EVAL, 2, &g, &err), &err);
+    assert_int_equal(count(g, "all_gather", 0), 1); /* nothing comes back */
+    mc_graph_destroy(g);
+    mc_free(m);
+}
+
+/* Key heads 1 and 2 on 4 ranks: each rank has one; the rank's own is the one its queries read. */
+static void fewer_key_heads_than_ranks_are_copied(void **st)
+{
+    (void)st;
+    for (int64_t kv = 1; kv <= 2; kv++) {
+        const struct sizes s = {1, 24, 4, kv, 6, 32, 64, 8};
+        struct model *m = llama(&s);
+        struct mc_graph_cfg cfg = whole_cfg(m, MC_GRAPH_TRAIN, 2, 8, 1, 1);
+        struct mc_graph *g;
+        struct mc_err err = {0};
+        int owners = 0;
+        cfg.axis_size[MC_AXIS_TP] = 4;
+        for (int c = 0; c < 4; c++) {
+            cfg.coord[MC_AXIS_TP] = c;
+            check_ok(mc_graph_build(&cfg, &g, &err), &err);
+            const struct mc_param *k = param(g, "layers.0.attn.k.weight");
+            assert_int_equal(k->box.lo[0], c * kv / 4 * 6);
+            assert_int_equal(k->box.n[0], 6);
+            assert_true(k->grad_sum_axes == 1u << MC_AXIS_TP);
+            assert_true(param(g, "layers.0.attn.q.weight")->grad_sum_axes == 0);
+            owners += k->owned;
+            mc_graph_destroy(g);
+        }
+        assert_int_equal(owners, kv);
+        mc_free(m);
+    }
+}
+
+/* 257 rows over 4: memory for 65 on each, the last has 62; logits beyond are no one's. */
+static void a_vocabulary_that_tp_does_not_divide_is_padded(void **st)
+{
+    const struct sizes s = {1, 24, 4, 4, 6, 32, 257, 8};
+    struct model *m = gpt2(&s, 0);
+    struct mc_graph_cfg cfg = whole_cfg(m, MC_GRAPH_TRAIN, 2, 8, 1, 1);
+    struct mc_graph *g;
+    struct mc_err err = {0};
+    int64_t rows = 0, flat = 0;
+    (void)st;
+    cfg.axis_size[MC_AXIS_TP] = 4;
+    for (int c = 0; c < 4; c++) {
+        cfg.coord[MC_AXIS_TP] = c;
+        check_ok(mc_graph_build(&cfg, &g, &err), &err);
+        const struct mc_param *w = param(g, "embed.weight");
+        assert_int_equal(w->stored, 65 * 24);
+        assert_int_equal(w->box.n[0], c < 3 ? 65 : 62);
+        assert_int_equal(w->count, w->box.n[0] * 24);
+        rows += w->box.n[0];
+        assert_true(c == 0 || flat == mc_graph_flat_count(g));
+        flat = mc_graph_flat_count(g);
+        mc_graph_destroy(g);
+    }
+    assert_int_equal(rows, 257);
+    /* nothing else may be padded */
+    struct model *odd = column_row("column", "row");
+    for (int i = 0; i < 2; i++)
+        odd->block.call[i ? 2 : 0].attr[0].num = i ? 24 : 33;
+    assert_int_equal(build(odd, MC_GRAPH_TRAIN, 2, &g, &err), MC_E_RECIPE);
+    has(err.msg, "33 is not divided by tp = 2");
+    mc_free(odd);
+    mc_free(m);
+}
+
+/* A parameter that one call uses on a part of the rows and another on all of them. */
+static void uses_on_part_and_whole_are_refused(void **st)
+{
+    struct model *m = column_row("column", "row");
+    struct mc_graph *g;
+    struct mc_err err = {0};
+    (void)st;
+    m->stem.n = m->block.n = m->head.n = 0;
+    int x = call(&m->stem, "embedding", "embed", 1, 0, 0, 0);
+    call(&m->stem, "positions", "pos", 1, x, 0, 0);
+    x = call(&m->block, "rmsnorm", "n", 1, 0, 0, 0);
+    call(&m->block, "add", "", 2, 0, x, 0);
+    x = call(&m->head, "rope", "", 1, 0, 0, 0); /* whole rows from here on */
+    num(&m->head, "head_dim", 6);
+    x = linear(&m->head, "fit", x, 8, "none", 0);
+    x = call(&m->head, "linear", "again", 1, 0, 0, 0); /* a part of the rows */
+    str(&m->head, "tied", "fit.weight");
+    num(&m->head, "out", 8);
+    m->head.call[2].in[0] = 0;
+    x = call(&m->head, "add", "", 2, 2, 3, 0);
+    linear(&m->head, "head", x, 64, "column", 0);
+    seal(m);
+    m->r.parallel.sp = 1;
+    check_ok(build(m, MC_GRAPH_TRAIN, 1, &g, &err), &err);
+    mc_graph_destroy(g);
+    assert_int_equal(build(m, MC_GRAPH_TRAIN, 2, &g, &err), MC_E_RECIPE);
+    has(err.msg, "fit.weight is used here on a part of the work, elsewhere on all of it");
+    mc_free(m);
+}
+
 static void a_value_is_converted_once(void **st)
 {
     struct model *m = llama(&small);
@@ -298,6 +460,12 @@ int main(void)
         cmocka_unit_test(heads_that_tp_does_not_divide_are_refused),
         cmocka_unit_test(sequence_parallel_scatters_the_stream),
         cmocka_unit_test(a_value_is_converted_once),
+        cmocka_unit_test(split_work_after_a_sum_sums_its_gradient),
+        cmocka_unit_test(partial_sums_are_added_first),
+        cmocka_unit_test(gathers_differ_by_what_comes_back),
+        cmocka_unit_test(fewer_key_heads_than_ranks_are_copied),
+        cmocka_unit_test(a_vocabulary_that_tp_does_not_divide_is_padded),
+        cmocka_unit_test(uses_on_part_and_whole_are_refused),
         cmocka_unit_test(a_mesh_graph_is_bound_to_its_mesh_alone),
         cmocka_unit_test(stages_split_the_parameters)};
     return cmocka_run_group_tests(tests, NULL, NULL);
