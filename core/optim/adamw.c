@@ -229,7 +229,7 @@ void mc_optim_norm_parts(const struct mc_optim *o, double *parts)
 {
     memset(parts, 0, (size_t)o->nparams * sizeof *parts);
     for (int k = 0; k < o->shard->npieces; k++) { /* I3 */
-        const struct mc_piece *x = &o->shard->piece[k];
+        const struct mc_shard_piece *x = &o->shard->piece[k];
         if (mc_graph_param(o->graph, x->param)->owned)
             parts[x->param] = o->kern->sum_squares(o->pool, at(o->buf.grads, o, x->flat), x->count);
     }
@@ -361,7 +361,7 @@ int mc_optim_state(const struct mc_optim *o, struct mc_state_tensor *t, int cap)
                 add_tensor(o, k, p, p->box, p->offset, &t[n - 1]);
         }
         for (int i = 0; pieces && i < s->npieces; i++) {
-            const struct mc_piece *x = &s->piece[i];
+            const struct mc_shard_piece *x = &s->piece[i];
             const struct mc_param *p = mc_graph_param(o->graph, x->param);
             if (n++ < cap)
                 add_tensor(o, k, p, mc_shard_box(p, x->row, x->rows), x->state, &t[n - 1]);
@@ -375,7 +375,7 @@ int mc_optim_owned(const struct mc_optim *o, struct mc_state_tensor *t, int cap)
     int n = 0;
     for (int k = 0; k < NKINDS; k++)
         for (int i = 0; buffer(o, k) && i < o->shard->npieces; i++) {
-            const struct mc_piece *x = &o->shard->piece[i];
+            const struct mc_shard_piece *x = &o->shard->piece[i];
             const struct mc_param *p = mc_graph_param(o->graph, x->param);
             if (p->owned && n++ < cap)
                 add_tensor(o, k, p, mc_shard_box(p, x->row, x->rows), k ? x->state : x->flat,
@@ -446,7 +446,7 @@ void mc_optim_hash_parts(const struct mc_optim *o, uint64_t *parts)
 {
     memset(parts, 0, (size_t)o->nparams * sizeof *parts);
     for (int k = 0; k < o->shard->npieces; k++) {
-        const struct mc_piece *x = &o->shard->piece[k];
+        const struct mc_shard_piece *x = &o->shard->piece[k];
         const struct mc_param *p = mc_graph_param(o->graph, x->param);
         struct mc_box box = mc_shard_box(p, x->row, x->rows);
         if (p->owned)

@@ -73,12 +73,12 @@ static void add_piece(const struct mc_graph *g, struct mc_shard *s, int i, int64
     if (lo >= hi)
         return;
     MC_ASSERT((lo - p->offset) % row == 0 && (hi - p->offset) % row == 0);
-    s->piece[s->npieces++] = (struct mc_piece){.param = i,
-                                               .row = (lo - p->offset) / row,
-                                               .rows = (hi - lo) / row,
-                                               .flat = lo,
-                                               .count = hi - lo,
-                                               .state = lo + state};
+    s->piece[s->npieces++] = (struct mc_shard_piece){.param = i,
+                                                     .row = (lo - p->offset) / row,
+                                                     .rows = (hi - lo) / row,
+                                                     .flat = lo,
+                                                     .count = hi - lo,
+                                                     .state = lo + state};
 }
 
 mc_status mc_shard_create(const struct mc_graph *g, int parts, int me, int split,

@@ -12,7 +12,7 @@
 #include "../base/status.h"
 #include "../graph/graph.h"
 
-struct mc_piece { /* whole rows of one parameter, as this rank holds it */
+struct mc_shard_piece { /* whole rows of one parameter, as this rank holds it */
     int param;
     int64_t row, rows;   /* of the parameter's box; a box without dimensions is one row */
     int64_t flat, count; /* elements: place in the flat buffer, number */
@@ -25,8 +25,8 @@ struct mc_shard {
     int64_t *cut;   /* [nbuckets][parts + 1], elements of the flat buffer */
     int64_t *count; /* [nbuckets][parts] */
     int npieces;
-    struct mc_piece *piece; /* owned, in storage order */
-    int64_t state_count;    /* elements of the buffers of moments and masters */
+    struct mc_shard_piece *piece; /* owned, in storage order */
+    int64_t state_count;          /* elements of the buffers of moments and masters */
 };
 mc_status mc_shard_create(const struct mc_graph *g, int parts, int me, int split,
                           struct mc_shard **s, struct mc_err *err);

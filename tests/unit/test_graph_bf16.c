@@ -72,7 +72,9 @@ static void compare(const char *name, struct model *m, double loss_tol, int thre
     strcpy(m->r.optim.no_decay[1], m->r.model.kv_heads == m->r.model.heads ? "bias" : "norm");
     read_reference(name, &ref);
     struct rig r = rig_open(m, MC_GRAPH_TRAIN, B, T, threads, 1, NULL), masters = r;
-    struct mc_optim_memory mem = mc_optim_memory(r.g, MC_BF16);
+    struct mc_shard *shard;
+    check_ok(mc_shard_create(r.g, 1, 0, 0, &shard, &err), &err);
+    struct mc_optim_memory mem = mc_optim_memory(shard, MC_BF16);
     size_t flat = (size_t)mc_graph_flat_count(r.g);
     assert_int_equal(mc_graph_memory(r.g)->params, 2 * flat);
     assert_int_equal(mc_graph_memory(r.g)->grads, 4 * flat);
@@ -80,7 +82,7 @@ static void compare(const char *name, struct model *m, double loss_tol, int thre
     struct mc_optim_buffers b = {.params = r.b.params, .grads = r.b.grads};
     b.m = bytes(mem.m), b.v = bytes(mem.v), b.master = masters.b.params = bytes(mem.master);
     struct mc_optim *o;
-    check_ok(mc_optim_create(&m->r, r.g, r.k, r.pool, &b, &o, &err), &err);
+    check_ok(mc_optim_create(&m->r, r.g, r.k, r.pool, &b, shard, &o, &err), &err);
     formula_weights(&masters);
     mc_optim_round_weights(o);
     double early = 0, worst = 0, grad = 0;
@@ -105,6 +107,7 @@ static void compare(const char *name, struct model *m, double loss_tol, int thre
     assert_true(final_ <= FINAL_TOL);
     *hash = mc_optim_weights_hash(o);
     mc_optim_destroy(o);
+    mc_shard_destroy(shard);
     mc_free(b.m), mc_free(b.v), mc_free(b.master), mc_free(ref.g);
     rig_close(&r);
     mc_free(m);

@@ -111,7 +111,7 @@ static void own(const struct mc_graph *g, const struct mc_shard *s, unsigned cha
 {
     int64_t end = 0; /* of the state so far */
     for (int i = 0; i < s->npieces; i++) {
-        const struct mc_piece *x = &s->piece[i];
+        const struct mc_shard_piece *x = &s->piece[i];
         const struct mc_param *p = &g->p[x->param];
         struct mc_box box = mc_shard_box(p, x->row, x->rows);
         assert_true(x->rows >= 1 && x->count == x->rows * mc_shard_row(p));
