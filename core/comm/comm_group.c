@@ -153,6 +153,7 @@ static mc_status begin(struct mc_comm *c, const char *what, int64_t n, enum mc_d
     *r = (struct mc_comm_req){.group = g,
                               .what = what,
                               .seq = ++c->seq,
+                              .round = ++g->rounds,
                               .bytes = bytes,
                               .state = MC_REQ_OPEN,
                               .tag = -1,
@@ -294,6 +295,7 @@ static mc_status message(struct mc_comm *c, const char *what, void *buf, int64_t
                           c->cfg.name, tag, peer, peer == c->cfg.me ? "oneself" : "another");
     MC_TRY(begin(c, what, n, t, &r, err));
     r->tag = tag;
+    r->group->rounds--; /* a message is no round: the members may make different numbers of them */
     mc_coll_message(r, buf, peer, set);
     return go(r, req);
 }

@@ -35,7 +35,8 @@ enum mc_req_state { MC_REQ_FREE, MC_REQ_OPEN, MC_REQ_DONE, MC_REQ_FAILED };
 struct mc_comm_req {
     struct mc_group *group;
     const char *what; /* "comm.all_reduce" */
-    uint64_t seq;
+    uint64_t seq;     /* calls of this member */
+    uint64_t round;   /* collectives of the group: the same on all members, so it is in the tags */
     int64_t bytes;
     enum mc_req_state state;
     int waited;    /* somebody sleeps until it is done */
@@ -62,10 +63,11 @@ struct mc_group {
     char name[32];
     uint64_t id;
     int *ranks;
-    int nested;  /* open group_begin calls */
-    int aborted; /* by abort() */
-    int failed;  /* for good; err says why */
-    int left;    /* a member is gone */
+    int nested;      /* open group_begin calls */
+    int aborted;     /* by abort() */
+    uint64_t rounds; /* collectives begun */
+    int failed;      /* for good; err says why */
+    int left;        /* a member is gone */
     struct mc_err err;
     int64_t slice;                    /* bytes of a slice of what is summed */
     char *stage;                      /* [WINDOW][size - 1][slice] */

@@ -112,7 +112,7 @@ static uint64_t tag_of(const struct mc_lane *l, int sender, uint64_t slice)
     uint64_t t = r->group->id << 48 | (uint64_t)sender << 35;
     if (r->tag >= 0)
         return t | (uint64_t)r->tag << 4 | 3;
-    t |= (r->seq & 0xffff) << 19 | (slice & 0x7fff) << 4;
+    t |= (r->round & 0xffff) << 19 | (slice & 0x7fff) << 4;
     return t | (l->set == MC_SEND_PART || l->set == MC_RECV_PART ? 1 : 2);
 }
 

@@ -218,6 +218,27 @@ static void exchanges(struct test_rank *r, struct mc_comm *c, struct buffers *b,
     done(r, c, q);
 }
 
+/* Messages that members make in different numbers, between collectives of all. */
+static void star(struct test_rank *r, struct mc_comm *c)
+{
+    struct mc_comm_req *q;
+    for (int m = 1; m < r->world; m++) {
+        int64_t v = r->me * 10;
+        if (r->me == m)
+            RANK_CHECK(r, c->ops->send(c, &v, 1, MC_I64, 0, 0, NULL, &q, NULL) == MC_OK);
+        else if (r->me == 0)
+            RANK_CHECK(r, c->ops->recv(c, &v, 1, MC_I64, m, 0, NULL, &q, NULL) == MC_OK);
+        else
+            continue;
+        done(r, c, q);
+        RANK_CHECK(r, v == m * 10);
+    }
+    int64_t one = 1;
+    RANK_CHECK(r, c->ops->all_reduce(c, &one, &one, 1, MC_I64, MC_SUM, NULL, &q, NULL) == MC_OK);
+    done(r, c, q);
+    RANK_CHECK(r, one == r->world);
+}
+
 static void every_call(struct test_rank *r, void *arg)
 {
     static const enum mc_dtype sums[] = {MC_F32, MC_F64, MC_BF16, MC_I32, MC_I64};
@@ -237,6 +258,7 @@ static void every_call(struct test_rank *r, void *arg)
                 moves(r, c, &b, (enum mc_dtype)t, sizes[k], salt++);
         exchanges(r, c, &b, MC_F64, sizes[k], salt++);
     }
+    star(r, c);
     /* After the first round nothing is allocated. */
     uint64_t calls = mc_mem_stats().calls;
     reductions(r, c, &b, MC_F32, 129, MC_SUM, salt++);
