@@ -171,6 +171,7 @@ static mc_status run(struct rank *r, struct mc_train_result *res, struct mc_err 
                                .page = r->page,
                                .rank = (int)r->number,
                                .nranks = (int)r->world,
+                               .mesh = r->mesh,
                                .threads = r->threads > 0 ? (int)r->threads
                                                          : mc_pool_default_threads((int)r->world),
                                .software = MC_SOFTWARE,

@@ -250,10 +250,11 @@ static const struct row g_rows[] = {
      .path = "data.train",
      .says = "planned, not trained"},
     /* not in this version: refused for training, else noted */
-    {.ranks = 2,
+    {{{"parallel.pp", "2"}},
+     .ranks = 2,
      .for_train = 1,
-     .path = "parallel",
-     .says = "this version trains on one rank, not on 2"},
+     .path = "parallel.pp",
+     .says = "this version trains without pipelines"},
     {{{"checkpoint.async", "true"}},
      .ranks = 1,
      .for_train = 1,
@@ -343,7 +344,6 @@ static void check_notes_what_it_does_not_refuse(void **state)
         {"device", "\"cuda\"", "device: this build computes on CPUs", 1},
         {"data.train", "{\"kind\":\"required\"}", "data.train: the recipe wants a text of yours",
          1},
-        {"name", "\"x\"", "this version trains on one rank", 2},
         {"name", "\"x\"", "neither --ranks, --nodes nor cluster", 0},
         {"cluster", "{\"nodes\":2,\"per_node\":2}", "ranks: 4, from cluster", 0},
     };
