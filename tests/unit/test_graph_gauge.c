@@ -4,7 +4,6 @@
  * What block l gives is read out of an INFER graph of l + 1 layers whose head is the identity: its
  * logits are the stream's rows, made token by token with caches. Gradients are summed by name. */
 #include "graph_help.h"
-#define mc_piece mc_shard_piece /* the graph has one of its own */
 #include "../../core/optim/optim.h"
 
 enum { T = 9, H = 18, B = 3 };
