@@ -22,6 +22,7 @@
  */
 #include "pool.h"
 #include "arena.h"
+#include "clock.h"
 #include "log.h"
 #include <errno.h>
 #include <limits.h>
@@ -35,7 +36,9 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-enum { SPINS = 200, MAX_THREADS = 1024 };
+enum { MAX_THREADS = 1024 };
+#define SPIN_NS                                                                                    \
+    20000 /* from one product to the next are a few microseconds; a sleeper takes tens */
 
 struct mc_pool {
     int threads, started;   /* started: worker threads that exist */
@@ -72,6 +75,17 @@ static inline void relax(void)
 #endif
 }
 
+/* 1 as long as a wait that began at *begin (0: begins now) may spin. I4 */
+static int may_spin(int64_t *begin)
+{
+    int64_t now = mc_clock_ns();
+    if (*begin == 0)
+        *begin = now;
+    for (int i = 0; i < 8; i++)
+        relax();
+    return now - *begin < SPIN_NS;
+}
+
 /* Takes tasks of generation `gen` until none is left or another generation has begun (I1). */
 static void work(struct mc_pool *p, uint32_t gen, int thread)
 {
@@ -101,8 +115,9 @@ static void *worker_main(void *arg)
     struct mc_pool *p = w->pool;
     uint32_t last = 0;
     for (;;) {
-        for (int i = 0; i < SPINS && generation(p) == last && !atomic_load(&p->stop); i++)
-            relax();
+        int64_t begin = 0;
+        while (generation(p) == last && !atomic_load(&p->stop) && may_spin(&begin))
+            ;
         while (generation(p) == last && !atomic_load(&p->stop)) { /* I4 */
             atomic_fetch_add(&p->sleepers, 1);                    /* I3 */
             uint32_t bell = atomic_load(&p->bell);
@@ -139,8 +154,9 @@ void mc_pool_run(struct mc_pool *p, mc_pool_fn fn, void *arg, int tasks)
     atomic_store(&p->claim, (uint64_t)gen << 32 | (uint32_t)tasks);
     ring(p, tasks - 1);
     work(p, gen, 0);
-    for (int i = 0; i < SPINS && atomic_load(&p->done) != (uint32_t)tasks; i++)
-        relax();
+    int64_t begin = 0;
+    while (atomic_load(&p->done) != (uint32_t)tasks && may_spin(&begin))
+        ;
     if (atomic_load(&p->done) == (uint32_t)tasks)
         return;
     atomic_store(&p->waiting, 1); /* I3 */

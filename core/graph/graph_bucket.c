@@ -99,11 +99,31 @@ mc_status mc_graph_moments(struct mc_graph *g, struct mc_err *err)
 
 /* -- Gradients -------------------------------------------------------------------------------- */
 
+#define CLEAR_PART ((size_t)4 << 20) /* bytes a task */
+
+struct clear {
+    char *at;
+    size_t bytes;
+};
+
+static void clear_task(void *arg, int task, int thread)
+{
+    const struct clear *c = arg;
+    size_t from = (size_t)task * CLEAR_PART, left = c->bytes - from;
+    (void)thread;
+    memset(c->at + from, 0, left < CLEAR_PART ? left : CLEAR_PART);
+}
+
+static void clear(struct mc_pool *pool, void *at, size_t bytes)
+{
+    struct clear c = {at, bytes};
+    mc_pool_run(pool, clear_task, &c, (int)((bytes + CLEAR_PART - 1) / CLEAR_PART));
+}
+
 void mc_graph_zero_grads(struct mc_graph *g)
 {
-    memset(g->buf.grads, 0, g->mem.grads);
-    if (g->extra > 0)
-        memset(g->buf.extra_grads, 0, (size_t)g->extra * g->wide_elem);
+    clear(g->pool, g->buf.grads, g->mem.grads);
+    clear(g->pool, g->buf.extra_grads, (size_t)g->extra * g->wide_elem);
 }
 
 static void add_uses(struct mc_graph *g, const struct mc_param *p)

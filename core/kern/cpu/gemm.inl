@@ -1,7 +1,7 @@
 /* gemm.inl - C[M,N] = alpha op(A) op(B) (+ C) over the tiles of gemm_cpu.c's grid, by our own
  * kernels: gemm_big.inl repacks its operands, gemm_small.inl reads them where they lie. One row
  * goes to BLAS, and so does everything on a CPU that has no fused multiply-add. The bias is added
- * while the tile is still in the cache. What was measured, and against what: docs/performance.md.
+ * as C is written, or while the tile is still in the cache. What was measured: docs/performance.md.
  */
 #if defined(__x86_64__) && defined(__GNUC__)
 #include <immintrin.h>
@@ -45,6 +45,7 @@ struct product { /* C[m,n] = alpha op(A) op(B) (+ C) */
     int acc;
     /* for large ones only */
     real *pack;       /* PACK_BYTES */
+    const real *bias; /* [N] or NULL: added last */
     const real *then; /* op(B) of the tile that is likely to be next here; NULL: not known */
 };
 
@@ -96,8 +97,8 @@ static struct ahead ahead_of_strip(const struct product *o, int64_t p, int64_t j
                  : ahead_of(b + p * o->ldb + j, k, n, o->ldb);
 }
 
-struct strip { /* of op(B), packed, and what the tiles against it share */
-    const real *b;
+struct strip {            /* of op(B), packed, and what the tiles against it share */
+    const real *b, *bias; /* bias: of the last strip of a sum, or NULL */
     int64_t k, n, ldc;
     real alpha;
     int acc;
@@ -389,21 +390,35 @@ static int big_gemm(const struct product *o)
 #endif
 }
 
-/* Edges in elements, within int by the assert of gemm(). The shape alone decides who computes; what
- * has no scratch to pack in counts as small. */
-static void multiply(const struct product *o)
+HOT static void bias_add(real *c, int64_t ldc, const real *bias, int64_t m, int64_t n)
 {
-    if (o->m == 1) {
-        one_row(o);
-        return;
+    for (int64_t i = 0; i < m; i++) {
+        real *row = c + i * ldc;
+        EACH for (int64_t j = 0; j < n; j++) row[j] += bias[j];
     }
-    int small = !o->pack || (double)o->m * (double)o->n * (double)o->k <= SMALL_MNK;
-    if (small ? small_gemm(o) : big_gemm(o))
-        return;
+}
+
+static void blas_gemm(const struct product *o)
+{
     REAL_GEMM(CblasRowMajor, o->acs == 1 ? CblasNoTrans : CblasTrans,
               o->tb ? CblasTrans : CblasNoTrans, (int)o->m, (int)o->n, (int)o->k, o->alpha, o->a,
               (int)(o->acs == 1 ? o->ars : o->acs), o->b, (int)o->ldb, o->acc ? 1 : 0, o->c,
               (int)o->ldc);
+}
+
+/* Edges in elements, within int by the assert of gemm(). The shape alone decides who computes; what
+ * has no scratch to pack in counts as small. */
+static void multiply(const struct product *o)
+{
+    int small = !o->pack || (double)o->m * (double)o->n * (double)o->k <= SMALL_MNK;
+    if (o->m > 1 && !small && big_gemm(o))
+        return;
+    if (o->m == 1)
+        one_row(o);
+    else if (!small || !small_gemm(o))
+        blas_gemm(o);
+    if (o->bias)
+        bias_add(o->c, o->ldc, o->bias, o->m, o->n);
 }
 
 /* A small product: a block of attention. */
@@ -428,14 +443,6 @@ struct gemm_job {
     struct mc_pool *pool;
 };
 
-HOT static void bias_add(real *c, int64_t ldc, const real *bias, int64_t m, int64_t n)
-{
-    for (int64_t i = 0; i < m; i++) {
-        real *row = c + i * ldc;
-        EACH for (int64_t j = 0; j < n; j++) row[j] += bias[j];
-    }
-}
-
 /* op(A) and op(B) of a tile, and its place in C. */
 static struct product tile_of(const struct gemm_job *job, int task)
 {
@@ -450,22 +457,19 @@ static struct product tile_of(const struct gemm_job *job, int task)
     p.acs = o->ta ? o->lda : 1;
     p.b = (const real *)o->b + (o->tb ? j * o->ldb : j);
     p.c = (real *)o->c + i * o->ldc + j;
+    p.bias = o->bias ? (const real *)o->bias + j : NULL;
     return p;
 }
 
 static void gemm_task(void *arg, int task, int thread)
 {
     const struct gemm_job *job = arg;
-    const struct mc_gemm *o = job->o;
     struct product p = tile_of(job, task);
     int next = task + mc_pool_threads(job->pool); /* threads take tiles in turn */
     p.pack = mc_pool_scratch(job->pool, thread);
     if (next < (int)(job->g.tiles_m * job->g.tiles_n))
         p.then = tile_of(job, next).b;
     multiply(&p);
-    if (o->bias)
-        bias_add(p.c, o->ldc, (const real *)o->bias + task % job->g.tiles_n * job->g.tile_n, p.m,
-                 p.n);
 }
 
 static void gemm(struct mc_pool *pool, const struct mc_gemm *o)

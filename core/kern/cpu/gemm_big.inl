@@ -18,7 +18,7 @@
 /* c [r, n <= v VL] from rows of A, element (i, p) at a[i ars + p acs], and one panel of B. r, v,
  * ars and acs are constants where this is called. */
 SMALL_ISA INL void BIG_TILE(int r, int v, struct strip *s, const real *a, int64_t ars, int64_t acs,
-                            const real *b, real *c, int64_t n)
+                            const real *b, const real *bias, real *c, int64_t n)
 {
     VEC sum[BIG_ROWS][2];
     struct ahead rows = s->rows, next = s->next;
@@ -55,14 +55,19 @@ SMALL_ISA INL void BIG_TILE(int r, int v, struct strip *s, const real *a, int64_
         real *at = c + i * ldc;
         if (v == 2) {
             VEC t = VMUL(alpha, sum[i][0]);
-            VSTORE(at, acc ? VADD(VLOAD(at), t) : t);
+            t = acc ? VADD(VLOAD(at), t) : t;
+            VSTORE(at, bias ? VADD(t, VLOAD(bias)) : t);
             at += VL;
         }
         VEC t = VMUL(alpha, sum[i][v - 1]);
-        if (rest == VL)
-            VSTORE(at, acc ? VADD(VLOAD(at), t) : t);
-        else
-            VSTORE_N(at, rest, acc ? VADD(VLOAD_N(at, rest), t) : t);
+        const real *add = bias ? bias + (v - 1) * VL : NULL;
+        if (rest == VL) {
+            t = acc ? VADD(VLOAD(at), t) : t;
+            VSTORE(at, bias ? VADD(t, VLOAD(add)) : t);
+        } else {
+            t = acc ? VADD(VLOAD_N(at, rest), t) : t;
+            VSTORE_N(at, rest, bias ? VADD(t, VLOAD_N(add, rest)) : t);
+        }
     }
 }
 
@@ -70,12 +75,14 @@ SMALL_ISA INL void BIG_TILE(int r, int v, struct strip *s, const real *a, int64_
 SMALL_ISA INL void BIG_PANELS(int r, struct strip *s, const real *a, int64_t ars, int64_t acs,
                               real *c)
 {
-    const real *b = s->b;
+    const real *b = s->b, *bias = s->bias;
     int64_t n = s->n;
-    for (; n > VL; b += 2 * VL * s->k, c += 2 * VL, n -= 2 * VL)
-        BIG_TILE(r, 2, s, a, ars, acs, b, c, min_i64(n, 2 * VL));
+    for (; n > VL; b += 2 * VL * s->k, c += 2 * VL, n -= 2 * VL) {
+        BIG_TILE(r, 2, s, a, ars, acs, b, bias, c, min_i64(n, 2 * VL));
+        bias = bias ? bias + 2 * VL : NULL;
+    }
     if (n > 0)
-        BIG_TILE(r, 1, s, a, ars, acs, b, c, n);
+        BIG_TILE(r, 1, s, a, ars, acs, b, bias, c, n);
 }
 
 /* r <= BIG_ROWS rows: those left at the end go by fours, twos and one. */
@@ -154,6 +161,7 @@ SMALL_ISA static void BIG_GEMM(const struct product *o)
         do { /* once even if K = 0 */
             s.k = min_i64(KC, o->k - p);
             s.acc = o->acc || p > 0;
+            s.bias = o->bias && p + s.k == o->k ? o->bias + j : NULL;
             s.next = ahead_of_strip(o, p, j);
             BIG_PACK_B(strip, o->tb, o->b + (o->tb ? j * o->ldb + p : p * o->ldb + j), o->ldb, s.k,
                        s.n);
