@@ -139,8 +139,8 @@ mc_status mc_graph_infer(struct mc_graph *g, const int32_t *tokens, int64_t t, i
                          const void **logits, struct mc_err *err);
 void mc_graph_zero_grads(struct mc_graph *g);
 /* Until set to NULL, forward adds to sum[0] the squares of what the stem gives and to sum[1 + l]
- * those of block l's output, over this rank's rows of the microbatch (graph_gauge.c). [layers + 1]
- */
+ * those of block l's output (graph_gauge.c). [layers + 1]. On a mesh a rank adds its part; all
+ * ranks' together have each row once. */
 void mc_graph_gauge(struct mc_graph *g, double *sum);
 /* After bucket's last addition, once a step: grads += extra uses, in use order; then the sums over
  * grad_sum_axes. All ranks of a tp group finish their buckets in the same order. */

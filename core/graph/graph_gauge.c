@@ -8,6 +8,8 @@
  * I2  Chunks of rows are fixed by the shape and summed in order, in fp64: bits do not depend on the
  *     number of threads.
  * I3  A block that gives the very value it was given (or that another gave) is counted under each.
+ * I4  On a mesh each row is counted on one rank of a tp group: its own rows under sequence
+ *     parallelism, all of them on the first rank otherwise. The sum over ranks is the whole.
  * Memory: the list of places is the graph's; the sums are the caller's. Threads: the one that runs
  * the graph; chunks use the pool. */
 #include <string.h>
@@ -85,8 +87,14 @@ void mc_graph_gauge_step(struct mc_graph *g, int tick, const struct mc_op_ctx *c
     for (int i = 0; i < g->ngauge; i++) { /* I3 */
         if (g->gauge[i].tick != tick)     /* I1: forward ticks only */
             continue;
-        struct squares q = {
-            .v = &g->step[tick].n.out[g->gauge[i].out], .rows = mc_op_rows(cx), .elem = g->elem};
+        const struct mc_step *s = &g->step[tick];
+        int out = g->gauge[i].out, tp = g->cfg.axis_size[MC_AXIS_TP];
+        struct squares q = {.v = &s->n.out[out], .rows = cx->rows, .elem = g->elem};
+        if (g->piece[s->out[out]].split) { /* I4 */
+            int64_t first;
+            mc_part_of(cx->rows, tp, g->cfg.coord[MC_AXIS_TP], &first, &q.rows);
+        } else if (g->cfg.coord[MC_AXIS_TP] > 0)
+            q.rows = 0;
         mc_pool_run(g->pool, chunk, &q, CHUNKS);
         for (int k = 0; k < CHUNKS; k++) /* I2 */
             g->gauge_sum[g->gauge[i].at] += q.part[k];

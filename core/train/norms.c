@@ -45,6 +45,8 @@ mc_status mc_norms_open(struct mc_norms *n, const struct mc_recipe *r, const cha
         return mc_err_set(err, MC_E_NOMEM, "no memory for the norms of %d layers", n->nlayers);
     n->act = n->sum + places;
     n->grad = n->act + places;
+    if (!path)
+        return MC_OK;
     if (snprintf(n->path, sizeof n->path, "%s", path) >= (int)sizeof n->path)
         return mc_err_set(err, MC_E_USAGE, "%s: path too long", path);
     MC_TRY(mc_sys_open(path, O_RDWR | O_CREAT | O_APPEND, 0644, &n->fd, err));
@@ -101,7 +103,7 @@ void mc_norms_write(struct mc_norms *n, int64_t step, int segment)
 {
     struct mc_json j;
     struct mc_err why = {0};
-    if (!n->due)
+    if (!n->due || n->fd < 0)
         return;
     mc_json_init_fixed(&j, n->line, n->cap - 1);
     mc_json_open(&j, NULL, '{');

@@ -61,9 +61,10 @@ int64_t mc_profile_part(struct mc_trainer *t, enum mc_part part, int64_t since)
 
 /* -- The ceilings ----------------------------------------------------------------------------- */
 
-#define EDGE   1024               /* of a product: 2 GFLOP */
-#define STREAM ((int64_t)8 << 20) /* elements of each of AdamW's four operands: beyond the caches  \
-                                   */
+#define EDGE 1024 /* of a product: 2 GFLOP */
+#define STREAM                                                                                     \
+    ((int64_t)8 << 20) /* elements of each of AdamW's four operands: beyond the caches             \
+                        */
 #define TRIES 5
 
 static double best_seconds(struct mc_trainer *t, void *buf, int memory)

@@ -170,8 +170,9 @@ mc_status mc_trainer_create(const struct mc_train_cfg *cfg, struct mc_trainer **
     if (t->world.rank == 0) {
         MC_TRY_GOTO(st, mc_metrics_open(&t->metrics, path, err), fail);
         MC_TRY_GOTO(st, mc_rundir_file(cfg->rd, "norms.jsonl", path, err), fail);
-        MC_TRY_GOTO(st, mc_norms_open(&t->norms, t->recipe, path, err), fail);
     }
+    MC_TRY_GOTO(st, mc_norms_open(&t->norms, t->recipe, t->world.rank == 0 ? path : NULL, err),
+                fail);
     MC_TRY_GOTO(st, mc_flops_phases(t->recipe, t->flops, err), fail);
     mc_timeline_open(t);
 fail:

@@ -319,6 +319,8 @@ static mc_status agree_judge(struct mc_trainer *t, struct mc_err *err)
     s->due_save = v[DUE_SAVE] > 0;
     s->loss = s->valid > 0 ? v[LOSS] / (double)s->valid : 0; /* I1 */
     s->norm = s->valid > 0 ? mc_optim_norm_of(t->optim, norm) : 0;
+    if (t->norms.due) /* on all ranks or none */
+        MC_TRY(mc_world_sum(&t->world, t->norms.sum, t->norms.nlayers + 1, err));
     mc_norms_judge(&t->norms, t->optim, norm,
                    (s->after.tokens - s->before.tokens) * t->recipe->model.hidden);
     return MC_OK;

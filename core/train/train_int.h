@@ -80,6 +80,7 @@ struct mc_norms {
     char path[1100], *line;
     size_t cap;
 };
+/* path NULL: the numbers alone, for another rank to write. */
 mc_status mc_norms_open(struct mc_norms *n, const struct mc_recipe *r, const char *path,
                         struct mc_err *err);
 void mc_norms_close(struct mc_norms *n);

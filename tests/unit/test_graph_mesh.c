@@ -48,7 +48,8 @@ struct cell {
     int tp, dp, threads;
     struct rig ref; /* one rank: weights, and after its step gradients */
     double ref_loss, *ref_logits, *init;
-    double all; /* ||all grads|| */
+    double all;                             /* ||all grads|| */
+    double ref_stream[4], stream[RANKS][4]; /* squares of the stem's and the blocks' outputs */
     /* found */
     double loss[RANKS], gradient[RANKS], logits[RANKS];
     char worst[RANKS][MC_NAME_MAX], failed[RANKS][1500];
@@ -174,6 +175,8 @@ static mc_status step(struct cell *c, const struct mc_mesh *mesh, struct rig *r,
     int64_t each = SAMPLES / c->dp, first = mesh->coord[MC_AXIS_DP] * each, end = first + each;
     double sum = 0;
     *logits = 0;
+    memset(c->stream[mesh->rank], 0, sizeof c->stream[0]);
+    mc_graph_gauge(r->g, c->stream[mesh->rank]);
     mc_graph_zero_grads(r->g);
     for (; first < end; first += c->micro) {
         int64_t n = end - first < c->micro ? end - first : c->micro;
@@ -254,6 +257,8 @@ static void reference(struct cell *c, struct model *m, struct batch *b)
     mc_graph_init_params(r->g, 77, m->r.precision, c->init);
     formula_weights(r);
     c->ref_loss = 0;
+    memset(c->ref_stream, 0, sizeof c->ref_stream);
+    mc_graph_gauge(r->g, c->ref_stream);
     mc_graph_zero_grads(r->g);
     pass_ok(mc_graph_forward(r->g, 0, &mb, 7, &c->ref_loss, NULL));
     const struct mc_piece *p = &r->g->piece[r->g->out_piece];
@@ -317,6 +322,14 @@ static double run_cell(struct cell *c, const char *name, int tp, int dp, int64_t
     }
     if (!(fabs(sum - c->ref_loss) <= (fp32 ? 1e-6 : 1e-13) * c->ref_loss))
         fail_msg("%s tp %d dp %d: loss %.17g, one rank %.17g", name, tp, dp, sum, c->ref_loss);
+    for (int k = 0; k <= c->m->r.model.layers; k++) {
+        double squares = 0;
+        for (int r = 0; r < tp * dp; r++)
+            squares += c->stream[r][k];
+        if (!(fabs(squares - c->ref_stream[k]) <= (fp32 ? 1e-5 : 1e-12) * c->ref_stream[k]))
+            fail_msg("%s tp %d dp %d: the stream at %d, %.17g, one rank %.17g", name, tp, dp, k,
+                     squares, c->ref_stream[k]);
+    }
     if (owned != mc_graph_param_count(c->ref.g))
         fail_msg("%s tp %d: %lld elements owned of %lld", name, tp, (long long)owned,
                  (long long)mc_graph_param_count(c->ref.g));
