@@ -451,6 +451,8 @@ mc_status mc_step_end(struct mc_trainer *t, struct mc_err *err)
         .tokens_per_s = speed,
         .mfu = mc_flops_mfu(t->recipe, &t->flops[s->phase], speed, t->cfg->nranks),
         .segment = t->cfg->rd->segment,
+        .ranks = t->world.size,
+        .exposed_ms = (double)mc_transfer_exposed_ns(t->transfer) * 1e-6,
         .mixture = mixture_due(t) ? &mixture : NULL,
         .norms = &t->norms,
         .target_steps = t->target_steps,

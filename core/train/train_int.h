@@ -96,6 +96,8 @@ struct mc_metric { /* one line of metrics.jsonl */
     int64_t step, tokens, samples, skipped;
     double loss, grad_norm, lr, step_ms, tokens_per_s, mfu;
     int segment;
+    int ranks;                        /* above 1: exposed_ms is in the line */
+    double exposed_ms;                /* that the control rank waited for data-parallel transfers */
     const struct mc_mixture *mixture; /* NULL: not in this line */
     /* for the log line only */
     int64_t target_steps, global_batch;
