@@ -349,6 +349,90 @@ static void data_that_fails_on_one_rank_ends_all(void **state)
         assert_int_equal(j.st[i], n.st);
 }
 
+/* ---- a checkpoint's model on several ranks ---- */
+
+enum { WORDS = 12 };
+struct talk {
+    const struct mc_recipe *recipe;
+    char ckpt[300], base[100];
+    mc_status st[WORLD];
+    double loss[WORLD];
+    int64_t made[WORLD];
+    int32_t said[WORDS];
+    int nsaid;
+};
+
+static int hear(void *arg, int32_t token)
+{
+    struct talk *t = arg;
+    if (t->nsaid < WORDS)
+        t->said[t->nsaid++] = token;
+    return 0;
+}
+
+static void speak(struct mc_mesh *mesh, void *arg)
+{
+    struct talk *t = arg;
+    int me = mesh ? mesh->rank : 0;
+    struct mc_session *s = NULL;
+    struct mc_err e = {0};
+    struct mc_eval_result r = {0};
+    static const int32_t prompt[] = {'t', 'h', 'e'};
+    const struct mc_generate_cfg cfg = {.prompt = prompt,
+                                        .nprompt = 3,
+                                        .eos = 256,
+                                        .max_tokens = WORDS,
+                                        .top_p = 1,
+                                        .emit = hear,
+                                        .arg = t};
+    t->st[me] = mc_session_open(t->recipe, mesh, t->ckpt, 1, &s, &e);
+    if (t->st[me] == MC_OK)
+        t->st[me] = mc_session_generate(s, &cfg, &t->made[me], &e);
+    if (t->st[me] == MC_OK)
+        t->st[me] = mc_session_eval(s, t->base, 0, &r, &e);
+    t->loss[me] = r.loss;
+    mc_session_close(s);
+}
+
+static void any_layout_says_the_same(void **state)
+{
+    static struct talk one, many;
+    static const int layouts[][2] = {{2, 1}, {4, 1}, {1, 3}, {2, 2}};
+    struct loaded x;
+    (void)state;
+    run("one", 1, 1, NULL);
+    load_file(&x, path_of("r.lua"), NULL, 0);
+    assert_int_equal(x.st, MC_OK);
+    struct mc_recipe *r = mc_recipe_of(x.l.box);
+    snprintf(r->data.train[0].path, sizeof r->data.train[0].path, "%s", path_of("text.txt"));
+    memset(&one, 0, sizeof one);
+    one.recipe = r;
+    snprintf(one.ckpt, sizeof one.ckpt, "%s/ckpt/step-000000006.e1", path_of("one"));
+    snprintf(one.base, sizeof one.base, ".");
+    many = one;
+    speak(NULL, &one);
+    assert_int_equal(one.st[0], MC_OK);
+    assert_int_equal(one.nsaid, WORDS);
+    for (int i = 0; i < 4; i++) {
+        struct talk fresh = many;
+        int size[MC_NAXES] = {layouts[i][0], 1, 1, layouts[i][1], 1};
+        int world = layouts[i][0] * layouts[i][1];
+        struct mc_layout layout;
+        struct mc_err e = {0};
+        assert_int_equal(mc_layout_init(&layout, MC_ORDER_DEFAULT, size, world, &e), MC_OK);
+        assert_int_equal(mc_test_mesh(&layout, DEADLINE, speak, &fresh, &e), MC_OK);
+        assert_int_equal(fresh.nsaid, WORDS);
+        assert_memory_equal(fresh.said, one.said, sizeof one.said);
+        for (int k = 0; k < world; k++) {
+            assert_int_equal(fresh.st[k], MC_OK);
+            assert_int_equal(fresh.made[k], WORDS);
+            assert_true(fabs(fresh.loss[k] - one.loss[0]) <= 1e-11 * one.loss[0]);
+        }
+    }
+    mc_lua_loaded_fini(&x.l);
+    mc_problems_fini(&x.problems);
+}
+
 int main(void)
 {
     mc_log_init(MC_LOG_ERROR, -1);
@@ -358,6 +442,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(switches_change_no_bit, make_dir, drop_dir),
         cmocka_unit_test_setup_teardown(stop_and_resume_is_never_stopped, make_dir, drop_dir),
         cmocka_unit_test_setup_teardown(data_that_fails_on_one_rank_ends_all, make_dir, drop_dir),
+        cmocka_unit_test_setup_teardown(any_layout_says_the_same, make_dir, drop_dir),
         cmocka_unit_test_setup_teardown(tensor_parallel_ranks_are_one_rank, make_dir, drop_dir),
         cmocka_unit_test_setup_teardown(state_goes_through_any_layout, make_dir, drop_dir),
     };
