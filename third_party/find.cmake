@@ -19,6 +19,7 @@ mc_dep(jansson  jansson  2.13     libjansson-dev)
 mc_dep(zstd     libzstd  1.4.8    libzstd-dev)
 mc_dep(zlib     zlib     1.2.11   zlib1g-dev)
 mc_dep(pcre2    libpcre2-8 10.40  libpcre2-dev)
+mc_dep(sodium   libsodium 1.0.18  libsodium-dev)
 
 # OpenBLAS: the pthread flavour (an OpenMP build fights our own threads; see kern/gemm_cpu.c), whichever alternative is the default.
 file(GLOB blas_dirs /usr/lib/*/openblas-pthread)

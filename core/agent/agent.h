@@ -47,15 +47,26 @@ void mc_agent_init(struct mc_agent *a, int nranks, int64_t wait_ns);
 int mc_agent_step(struct mc_agent *a, const struct mc_agent_event *ev, int64_t now_ns,
                   struct mc_agent_action out[MC_AGENT_ACTIONS]);
 
+/* Several nodes. Node 0's agent is the coordinator, too; the folder of the run is one for all. */
+struct mc_agent_nodes {
+    int nodes, node;
+    int first, world;        /* this node has ranks first .. first + nranks - 1 of world */
+    const char *coordinator; /* node > 0: host of node 0 */
+    int port;                /* node 0: to listen on, 0: the system chooses, and an event
+                                "listening" says which. node > 0: the coordinator's */
+    unsigned char key[32];   /* of the run: who has it may join */
+    const char *run_id;
+};
 struct mc_agent_run {
-    struct mc_rundir *rd;
-    int nranks, threads_per_rank; /* ranks of this node */
-    const char *exe;              /* this program, as a path */
-    const char *const *rank_args; /* NULL-ended, may be NULL:
-                                     exe rank RUN N rank_args... --page-fd F --ctl-fd C */
-    int64_t grace_ns;             /* between a stop signal and the kill; 0: 10 minutes */
-    int64_t wait_ns;              /* how long the start waits for agents and ranks; 0: 2 minutes */
-    uint64_t recipe_hash, build;  /* what every rank and every agent must agree on */
+    struct mc_rundir *rd;               /* node > 0: without a lock */
+    const struct mc_agent_nodes *nodes; /* NULL: one node */
+    int nranks, threads_per_rank;       /* ranks of this node */
+    const char *exe;                    /* this program, as a path */
+    const char *const *rank_args;       /* NULL-ended, may be NULL:
+                                           exe rank RUN N rank_args... --page-fd F --ctl-fd C */
+    int64_t grace_ns;                   /* between a stop signal and the kill; 0: 10 minutes */
+    int64_t wait_ns;             /* how long the start waits for agents and ranks; 0: 2 minutes */
+    uint64_t recipe_hash, build; /* what every rank and every agent must agree on */
 };
 struct mc_agent_result {
     int exit_code;

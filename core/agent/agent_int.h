@@ -64,3 +64,25 @@ void mc_agent_exit_pack(const struct mc_agent_exit *x, int64_t v[MC_MSG_VALUES])
 void mc_agent_exit_unpack(const int64_t v[MC_MSG_VALUES], struct mc_agent_exit *x);
 /* Kills of the kernel's out-of-memory killer so far that concern this process; -1: unknown. */
 int64_t mc_agent_oom_kills(void);
+
+/* ---- agent_net.c: the links between agents and the coordinator ---- */
+struct pollfd;
+struct mc_agent_net;
+struct mc_agent_net_ops { /* called from mc_agent_net_turn */
+    void *arg;
+    struct mc_coord_run *coord;                      /* node 0 */
+    void (*hear)(void *arg, const struct mc_msg *m); /* node > 0: the coordinator speaks */
+    void (*lost)(void *arg, const char *why);        /* node > 0: ... or is gone */
+};
+enum { MC_AGENT_NET_FDS = MC_COORD_NODES + 65 };
+/* Node 0 listens; others find the coordinator and say hello. */
+mc_status mc_agent_net_open(const struct mc_agent_run *cfg, int64_t wait_ns,
+                            const struct mc_agent_net_ops *ops, struct mc_agent_net **net,
+                            struct mc_err *err);
+/* Sends what still waits, for two seconds at most. */
+void mc_agent_net_close(struct mc_agent_net *net);
+int mc_agent_net_port(const struct mc_agent_net *net);
+int mc_agent_net_fds(const struct mc_agent_net *net, struct pollfd *fds); /* how many */
+void mc_agent_net_turn(struct mc_agent_net *net);
+void mc_agent_net_to_node(struct mc_agent_net *net, int node, const struct mc_msg *m); /* -1: all */
+void mc_agent_net_to_coordinator(struct mc_agent_net *net, const struct mc_msg *m);

@@ -39,7 +39,8 @@ enum {
     TICK_MS = 250,
     SETTLE_TICK_MS = 20, /* while a cause is being settled */
     BLIND_POLL_MS = 20,
-    PACKETS_A_TURN = 16
+    PACKETS_A_TURN = 16,
+    SIGNALS_TO_LEAVE = 4 /* one more than the coordinator takes to kill */
 };
 #define DEFAULT_GRACE_NS (INT64_C(600) * 1000000000)
 #define DEFAULT_WAIT_NS  (INT64_C(120) * 1000000000)
@@ -56,7 +57,9 @@ struct runner {
     const struct mc_agent_run *cfg;
     struct mc_agent agent;
     struct mc_agent_result *res;
-    struct mc_coord_run *coord;
+    int first, world;           /* this node has ranks first .. first + nranks - 1 */
+    struct mc_coord_run *coord; /* NULL: on another node */
+    struct mc_agent_net *net;   /* NULL: one node */
     struct mc_agent_table table;
     struct rank_io io[MC_AGENT_RANKS];
     int64_t ooms_before; /* -1: unknown */
@@ -70,15 +73,20 @@ static void hear_coordinator(struct runner *r, const struct mc_msg *m);
 static void to_coordinator(struct runner *r, const struct mc_msg *m)
 {
     struct mc_err e = {0};
-    if (mc_coord_hear(r->coord, 0, m, &e) != MC_OK)
+    if (!r->coord)
+        mc_agent_net_to_coordinator(r->net, m);
+    else if (mc_coord_hear(r->coord, 0, m, &e) != MC_OK)
         mc_log(MC_LOG_ERROR, "%s", e.msg);
 }
 
+/* From the coordinator of this process. */
 static void to_node(void *arg, int node, const struct mc_msg *m)
 {
     struct runner *r = arg;
-    (void)node;
-    hear_coordinator(r, m);
+    if (node <= 0)
+        hear_coordinator(r, m);
+    if (node != 0 && r->net)
+        mc_agent_net_to_node(r->net, node, m);
 }
 
 /* ---- actions ---- */
@@ -94,7 +102,7 @@ static mc_status start_rank(struct runner *r, int i, struct mc_err *err)
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) == -1)
         return mc_err_sys(err, "cannot make a control socket");
     int keep[3] = {r->io[i].page_fd, pair[1], cfg->rd->lock_fd};
-    snprintf(number, sizeof number, "%d", i);
+    snprintf(number, sizeof number, "%d", r->first + i);
     snprintf(page, sizeof page, "%d", r->io[i].page_fd);
     snprintf(ctl, sizeof ctl, "%d", pair[1]);
     argv[n++] = cfg->exe;
@@ -129,7 +137,7 @@ static void do_spawn(struct runner *r, int i)
     mc_status st = start_rank(r, i, &e);
     const struct mc_agent_event ev = {.kind = st == MC_OK ? MC_AEV_SPAWNED : MC_AEV_SPAWN_FAILED,
                                       .rank = i};
-    struct mc_msg m = {.kind = MC_MSG_SPAWNED, .rank = i};
+    struct mc_msg m = {.kind = MC_MSG_SPAWNED, .rank = r->first + i};
     m.v[0] = r->io[i].child.pid;
     if (st != MC_OK) {
         m.kind = MC_MSG_SPAWN_FAILED;
@@ -190,7 +198,7 @@ static void hear_gathered(struct runner *r, const struct mc_msg *m)
 {
     struct mc_agent_table *t = &r->table;
     struct mc_err e = {0};
-    int world = r->cfg->nranks;
+    int world = r->world;
     if (t->seq != m->seq &&
         mc_agent_table_begin(t, m->seq, m->text, m->ntext, m->v[0], world, &e)) {
         mc_log(MC_LOG_ERROR, "%s", e.msg); /* the ranks' deadline ends it */
@@ -208,7 +216,9 @@ static void hear_gathered(struct runner *r, const struct mc_msg *m)
 
 static void hear_coordinator(struct runner *r, const struct mc_msg *m)
 {
-    struct mc_agent_event ev = {.rank = m->rank};
+    struct mc_agent_event ev = {.rank = m->rank < 0 ? -1 : m->rank - r->first};
+    if (m->rank >= 0 && (ev.rank < 0 || ev.rank >= r->cfg->nranks))
+        return; /* not of this node */
     switch (m->kind) {
     case MC_MSG_SPAWN:
         ev.kind = MC_AEV_SPAWN;
@@ -226,10 +236,30 @@ static void hear_coordinator(struct runner *r, const struct mc_msg *m)
     case MC_MSG_GATHERED:
         hear_gathered(r, m);
         return;
-    default:
+    case MC_MSG_REFUSED:
+        snprintf(r->res->message, sizeof r->res->message, "the coordinator refused this node: %.*s",
+                 (int)(m->ntext < 900 ? m->ntext : 900), m->text);
+        ev.kind = MC_AEV_END;
+        ev.exit_code = mc_status_exit_code(MC_E_MACHINE);
+        break;
+    default: /* WELCOME */
         return;
     }
     feed(r, &ev);
+}
+
+static void lost_coordinator(void *arg, const char *why)
+{
+    const struct mc_agent_event ev = {.kind = MC_AEV_LOST};
+    struct runner *r = arg;
+    if (!r->res->message[0])
+        snprintf(r->res->message, sizeof r->res->message, "the coordinator is gone: %.900s", why);
+    feed(r, &ev);
+}
+
+static void hear_from_net(void *arg, const struct mc_msg *m)
+{
+    hear_coordinator(arg, m);
 }
 
 /* ---- control sockets ---- */
@@ -289,7 +319,8 @@ static void give_to_rank(struct runner *r, int i)
 
 static void refuse(struct runner *r, int i, const char *why)
 {
-    const struct mc_msg m = {.kind = MC_MSG_REFUSED, .rank = i, .text = why, .ntext = strlen(why)};
+    const struct mc_msg m = {
+        .kind = MC_MSG_REFUSED, .rank = r->first + i, .text = why, .ntext = strlen(why)};
     (void)send_packet(r, i, &m);
 }
 
@@ -297,7 +328,7 @@ static void hear_hello(struct runner *r, int i, const struct mc_msg *m)
 {
     const struct mc_agent_run *cfg = r->cfg;
     char why[300] = "";
-    if (m->rank != i || m->v[0] != cfg->nranks)
+    if (m->rank != r->first + i || m->v[0] != r->world)
         snprintf(why, sizeof why,
                  "it takes itself for rank %d of %lld, the agent for rank %d of %d", m->rank,
                  (long long)m->v[0], i, cfg->nranks);
@@ -315,7 +346,7 @@ static void hear_hello(struct runner *r, int i, const struct mc_msg *m)
         return;
     }
     r->io[i].hello = 1;
-    const struct mc_msg hello = {.kind = MC_MSG_RANK_HELLO, .rank = i};
+    const struct mc_msg hello = {.kind = MC_MSG_RANK_HELLO, .rank = r->first + i};
     to_coordinator(r, &hello);
 }
 
@@ -337,7 +368,7 @@ static void hear_rank(struct runner *r, int i)
         } else if (m.kind == MC_MSG_HELLO && !io->hello) {
             hear_hello(r, i, &m);
         } else if (m.kind == MC_MSG_GATHER && io->hello) {
-            m.rank = i;
+            m.rank = r->first + i;
             to_coordinator(r, &m);
         } else {
             refuse(r, i, "a message that is not a rank's to say");
@@ -354,6 +385,8 @@ static void look_at_signals(struct runner *r)
         r->signals_seen++;
         m.v[0] = r->signals_seen == 1 ? mc_signals_pending() : mc_signals_last();
         to_coordinator(r, &m);
+        if (!r->coord && r->signals_seen >= SIGNALS_TO_LEAVE)
+            lost_coordinator(r, "it did not act on the stop signals");
     }
 }
 
@@ -372,7 +405,7 @@ static void rank_ended(struct runner *r, int i, int wait_status)
                               .loss = p->loss,
                               .weights_hash = p->weights_hash};
     struct mc_json flight;
-    struct mc_msg m = {.kind = MC_MSG_EXITED, .rank = i, .text = p->message};
+    struct mc_msg m = {.kind = MC_MSG_EXITED, .rank = r->first + i, .text = p->message};
     x.oom = r->ooms_before >= 0 && mc_agent_oom_kills() > r->ooms_before;
     mc_json_init_grow(&flight);
     mc_flight_json(&p->flight,
@@ -410,9 +443,9 @@ static void look_at_ranks(struct runner *r)
 
 static void wait_for_something(struct runner *r)
 {
-    struct pollfd fds[2 * MC_AGENT_RANKS];
+    static struct pollfd fds[2 * MC_AGENT_RANKS + MC_AGENT_NET_FDS];
     nfds_t n = 0;
-    int ms = r->coord->coord.cause.weight != MC_CAUSE_NONE ? SETTLE_TICK_MS : TICK_MS;
+    int ms = r->coord && r->coord->coord.cause.weight != MC_CAUSE_NONE ? SETTLE_TICK_MS : TICK_MS;
     for (int i = 0; i < r->cfg->nranks; i++) {
         const struct rank_io *io = &r->io[i];
         if (!r->agent.up[i])
@@ -425,6 +458,8 @@ static void wait_for_something(struct runner *r)
             fds[n++] = (struct pollfd){.fd = io->ctl_fd,
                                        .events = (short)(POLLIN | (has_more(r, i) ? POLLOUT : 0))};
     }
+    if (r->net)
+        n += (nfds_t)mc_agent_net_fds(r->net, fds + n);
     const struct timespec t = {.tv_sec = 0, .tv_nsec = ms * 1000000L};
     (void)ppoll(fds, n, &t, &r->while_waiting); /* I2; EINTR, time-out: the caller looks anyway */
 }
@@ -434,12 +469,15 @@ static void loop(struct runner *r)
     const struct mc_agent_event tick = {.kind = MC_AEV_TICK};
     const struct mc_coord_event start = {.kind = MC_CEV_START}, beat = {.kind = MC_CEV_TICK};
     look_at_signals(r); /* what came before the first rank */
-    mc_coord_event(r->coord, &start);
+    if (r->coord)
+        mc_coord_event(r->coord, &start);
     while (!r->done) {
         wait_for_something(r);
         look_at_signals(r);
         look_at_ranks(r);
-        if (!r->done)
+        if (!r->done && r->net)
+            mc_agent_net_turn(r->net);
+        if (!r->done && r->coord)
             mc_coord_event(r->coord, &beat);
         if (!r->done)
             feed(r, &tick);
@@ -468,33 +506,58 @@ static void close_all(struct runner *r)
         mc_page_detach(io->page);
         close(io->page_fd);
     }
+    mc_agent_net_close(r->net);
     mc_free(r->table.all);
     mc_coord_destroy(r->coord);
 }
 
-static mc_status open_coordinator(struct runner *r, struct mc_err *err)
+static mc_status open_coordinator(struct runner *r, int nodes, int64_t wait_ns, struct mc_err *err)
 {
     const struct mc_agent_run *cfg = r->cfg;
     char host[64] = "unknown";
-    const struct mc_coord_cfg c = {.nodes = 1,
-                                   .world = cfg->nranks,
+    const struct mc_coord_cfg c = {.nodes = nodes,
+                                   .world = r->world,
                                    .grace_ns = cfg->grace_ns > 0 ? cfg->grace_ns : DEFAULT_GRACE_NS,
-                                   .wait_ns = cfg->wait_ns > 0 ? cfg->wait_ns : DEFAULT_WAIT_NS,
+                                   .wait_ns = wait_ns,
                                    .rd = cfg->rd,
                                    .to_node = to_node,
                                    .arg = r};
     MC_TRY(mc_coord_create(&c, &r->coord, err));
     (void)gethostname(host, sizeof host - 1);
-    mc_coord_join(r->coord, 0, 0, cfg->nranks, host);
+    mc_coord_join(r->coord, 0, r->first, cfg->nranks, host);
     return MC_OK;
+}
+
+/* Where this node stands among the others, and the way to them. */
+static mc_status open_world(struct runner *r, struct mc_err *err)
+{
+    const struct mc_agent_run *cfg = r->cfg;
+    const struct mc_agent_nodes *o = cfg->nodes;
+    int64_t wait_ns = cfg->wait_ns > 0 ? cfg->wait_ns : DEFAULT_WAIT_NS;
+    r->first = o ? o->first : 0;
+    r->world = o ? o->world : cfg->nranks;
+    /* longer than the coordinator's own waits, which say what was missing */
+    mc_agent_init(&r->agent, cfg->nranks, o && o->node > 0 ? 2 * wait_ns : 0);
+    if (!o || o->node == 0)
+        MC_TRY(open_coordinator(r, o ? o->nodes : 1, wait_ns, err));
+    if (!o)
+        return MC_OK;
+    const struct mc_agent_net_ops ops = {
+        .arg = r, .coord = r->coord, .hear = hear_from_net, .lost = lost_coordinator};
+    return mc_agent_net_open(cfg, wait_ns, &ops, &r->net, err);
 }
 
 static void tell_launch(const struct runner *r)
 {
     char fields[96];
     snprintf(fields, sizeof fields, "\"segment\":%d,\"ranks\":%d,\"threads\":%d",
-             r->cfg->rd->segment, r->cfg->nranks, r->cfg->threads_per_rank);
+             r->cfg->rd->segment, r->world, r->cfg->threads_per_rank);
     mc_coord_note(r->coord, "launch", fields);
+    if (!r->net)
+        return;
+    snprintf(fields, sizeof fields, "\"port\":%d,\"nodes\":%d", mc_agent_net_port(r->net),
+             r->cfg->nodes->nodes);
+    mc_coord_note(r->coord, "listening", fields);
 }
 
 mc_status mc_agent_run(const struct mc_agent_run *cfg, struct mc_agent_result *res,
@@ -511,16 +574,16 @@ mc_status mc_agent_run(const struct mc_agent_run *cfg, struct mc_agent_result *r
         return mc_err_set(err, MC_E_NOMEM, "no memory for the agent");
     r->cfg = cfg;
     r->res = res;
-    mc_agent_init(&r->agent, cfg->nranks, 0);
-    MC_TRY_GOTO(st, open_pages(r, err), out);
-    MC_TRY_GOTO(st, open_coordinator(r, err), out);
-    r->ooms_before = mc_agent_oom_kills();
     mc_signals_install();
     mc_signals_second_kills(0);
+    MC_TRY_GOTO(st, open_pages(r, err), out);
+    MC_TRY_GOTO(st, open_world(r, err), out);
+    r->ooms_before = mc_agent_oom_kills();
     mc_signals_set(&stop); /* I2 */
     pthread_sigmask(SIG_BLOCK, &stop, &before);
     r->while_waiting = before;
-    tell_launch(r);
+    if (r->coord)
+        tell_launch(r);
     loop(r);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
 out:

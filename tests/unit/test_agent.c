@@ -43,7 +43,7 @@ enum { RECIPE = 77, BUILD = 88, MEET = 4 };
 /* The start of a real rank among MEET: hello, who is there, one exchange more. */
 static int meet(struct mc_page *p, int rank, const char *mode)
 {
-    struct mc_ctl *c;
+    struct mc_ctl *c = NULL;
     struct mc_err e = {0};
     char all[MEET][5000], mine[5000];
     struct mc_ctl_cfg cfg = {.fd = g_ctl_fd,
@@ -79,6 +79,7 @@ static int meet(struct mc_page *p, int rank, const char *mode)
         for (size_t i = 0; i < sizeof mine; i++)
             if (all[r][i] != 'a' + r)
                 return 96;
+    mc_ctl_close(c);
     p->status = st;
     return leave(p, mc_status_exit_code(st), 20 + rank, st == MC_OK ? "" : e.msg);
 }
