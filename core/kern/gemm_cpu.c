@@ -1,5 +1,6 @@
-/* gemm_cpu.c - OpenBLAS as we use it: one BLAS thread, called from our own parallel loop over
- * tiles. Floor 2 (kern). Includes: base. With cpu/gemm.inl and cpu/attn.inl the only users of BLAS.
+/* gemm_cpu.c - the grid of a product's tiles, and OpenBLAS as we use it: one BLAS thread, called
+ * from our own parallel loop over tiles. Floor 2 (kern). Includes: base. With cpu/gemm.inl and
+ * cpu/attn.inl the only users of BLAS.
  *
  * Why not BLAS threads: their split of a product depends on how many there are, and so do the last
  * bits of its result. Here the split is ours and follows from the shape alone.
@@ -195,8 +196,19 @@ mc_status mc_gemm_cpu_start(struct mc_pool *pool, struct mc_err *err)
     return MC_OK;
 }
 
-/* "openblas 0.3.21 SkylakeX glibc 2.36": the core name chooses the kernels, the C library computes
- * fp64 exp and log. */
+/* Where large products are ours (cpu/gemm.inl), their chains of multiply-adds are part of the bits.
+ */
+static const char *products(void)
+{
+#if defined(__x86_64__) && defined(__GNUC__)
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
+        return " own products by 1536 bytes";
+#endif
+    return "";
+}
+
+/* "openblas 0.3.21 SkylakeX glibc 2.36 own products by 1536 bytes": the core name chooses BLAS's
+ * kernels, the C library computes fp64 exp and log. */
 void mc_gemm_cpu_fingerprint(char *dst, size_t cap)
 {
     const char *config = openblas_get_config(); /* "OpenBLAS 0.3.21 NO_LAPACKE DYNAMIC_ARCH ..." */
@@ -204,9 +216,9 @@ void mc_gemm_cpu_fingerprint(char *dst, size_t cap)
     const char *version = at ? at + 1 : config;
     int len = (int)strcspn(version, " ");
 #ifdef __GLIBC__
-    snprintf(dst, cap, "openblas %.*s %s glibc %s", len, version, openblas_get_corename(),
-             gnu_get_libc_version());
+    snprintf(dst, cap, "openblas %.*s %s glibc %s%s", len, version, openblas_get_corename(),
+             gnu_get_libc_version(), products());
 #else
-    snprintf(dst, cap, "openblas %.*s %s", len, version, openblas_get_corename());
+    snprintf(dst, cap, "openblas %.*s %s%s", len, version, openblas_get_corename(), products());
 #endif
 }

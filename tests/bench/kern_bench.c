@@ -264,6 +264,26 @@ static void adam(const int64_t *s)
                                       .bias1 = 0.1,
                                       .bias2 = 0.1});
 }
+/* What AdamW moves, with next to nothing computed: the floor that memory sets. */
+#define FLOOR_PART (1 << 16)
+static void floor_task(void *arg, int task, int thread)
+{
+    int64_t n = *(const int64_t *)arg, i = (int64_t)task * FLOOR_PART;
+    int64_t end = i + FLOOR_PART < n ? i + FLOOR_PART : n;
+    float *restrict w = buf[0], *restrict m = buf[1], *restrict v = buf[2];
+    const float *restrict g = buf[4];
+    (void)thread;
+    for (; i < end; i++) {
+        m[i] = m[i] * 0.5f + g[i];
+        v[i] = v[i] * 0.5f + g[i];
+        w[i] = w[i] - m[i] * v[i];
+    }
+}
+static void memory_floor(const int64_t *s)
+{
+    int64_t n = s[0] * s[1];
+    mc_pool_run(pool, floor_task, &n, (int)((n + FLOOR_PART - 1) / FLOOR_PART));
+}
 static volatile double sink;
 static void squares(const int64_t *s)
 {
@@ -329,6 +349,12 @@ static void measure(int threads)
                (int)s[0], (int)s[1], (int)s[2], (int)s[3], (int)s[4], f * 1e-6, flop / f, b * 1e-6,
                2.5 * flop / b);
     }
+    static const int64_t all[2] = {FLOATS / 768, 768};
+    refill();
+    double a = best_ns(adam, all), f = best_ns(memory_floor, all);
+    printf("adamw of %.1f million, beyond the caches: %.2f ms, %.2f GB/s; memory's floor %.2f ms, "
+           "ratio %.2f\n",
+           FLOATS * 1e-6, a * 1e-6, FLOATS * 28.0 / a, f * 1e-6, a / f);
     for (int r = 0; r < 2; r++)
         for (size_t i = 0; i < sizeof memory_rows / sizeof *memory_rows; i++) {
             refill();
