@@ -4,8 +4,6 @@
  *     coordinate, since strides are positive. So sums in member order mean the same everywhere.
  * I2  All ranks make their groups in the same order, and whether a group exists depends on sizes
  *     only, never on the rank: if one member makes it, all do.
- * I3  Making the mesh is a meeting: nobody returns from it before all have made their groups, so
- *     that one who leaves early takes no door away from those who still come.
  *
  * Memory: one handle and its communicators. Threads: create and destroy on one; abort from any. */
 #include "mesh.h"
@@ -62,15 +60,6 @@ static mc_status make_groups(struct mc_mesh *m, const char *prefix, int64_t dead
     return make_group(m, all, prefix, "world", deadline_ns, ranks, &m->world, err);
 }
 
-static mc_status meet(struct mc_mesh *m, struct mc_err *err) /* I3 */
-{
-    struct mc_comm_req *req;
-    if (!m->world)
-        return MC_OK;
-    MC_TRY(m->world->ops->barrier(m->world, &req, err));
-    return m->world->ops->wait(m->world, req, 0, err);
-}
-
 mc_status mc_mesh_create(const struct mc_layout *layout, int rank, struct mc_comm_net *net,
                          const char *prefix, int64_t deadline_ns, struct mc_mesh **mesh,
                          struct mc_err *err)
@@ -91,8 +80,6 @@ mc_status mc_mesh_create(const struct mc_layout *layout, int rank, struct mc_com
     mc_layout_coord(layout, rank, m->coord);
     if (net)
         st = make_groups(m, prefix, deadline_ns, ranks, err);
-    if (net && st == MC_OK)
-        st = meet(m, err);
     mc_free(ranks);
     if (st != MC_OK) {
         mc_mesh_destroy(m);

@@ -18,7 +18,7 @@ struct mc_mesh {
 
 /* net NULL: no groups are made; the caller puts ready communicators where there is more than one
  * member. deadline_ns: of the groups. prefix: before the names of the groups ("" or "expert."),
- * so that grids over the same ranks do not mix. With a net it ends with a barrier of the world. */
+ * so that grids over the same ranks do not mix. */
 mc_status mc_mesh_create(const struct mc_layout *layout, int rank, struct mc_comm_net *net,
                          const char *prefix, int64_t deadline_ns, struct mc_mesh **mesh,
                          struct mc_err *err);

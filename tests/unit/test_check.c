@@ -139,7 +139,6 @@ static const struct row g_rows[] = {
      .ranks = 1,
      .path = "batch.global",
      .says = "global 12 is not a multiple of micro 5"},
-    {{{"batch.micro", "4"}}, .ranks = 2, .path = "batch.global", .says = "micro 4 x dp 2 = 8"},
     {{{"batch.ramp", "[{\"steps\":1,\"global\":12}]"}},
      .ranks = 1,
      .path = "batch.ramp",
