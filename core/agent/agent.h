@@ -58,7 +58,9 @@ struct mc_agent_nodes {
     const char *run_id;
 };
 struct mc_agent_run {
-    struct mc_rundir *rd;               /* node > 0: without a lock */
+    struct mc_rundir *rd; /* node > 0: without a lock. NULL: no run, nothing is kept */
+    const char *command;  /* without a run, what a rank is:
+                             exe COMMAND --rank N --page-fd F --ctl-fd C rank_args... */
     const struct mc_agent_nodes *nodes; /* NULL: one node */
     int nranks, threads_per_rank;       /* ranks of this node */
     const char *exe;                    /* this program, as a path */

@@ -57,6 +57,8 @@ void mc_coord_note(const struct mc_coord_run *c, const char *kind, const char *f
 {
     struct mc_err e = {0};
     sigset_t stop, before;
+    if (!c->rd)
+        return;
     mc_signals_set(&stop);
     pthread_sigmask(SIG_UNBLOCK, &stop, &before);            /* I5 */
     if (mc_rundir_event(c->rd, kind, fields, &e) != MC_OK && /* I3 */
@@ -215,7 +217,7 @@ static void do_incident(struct mc_coord_run *c)
                                    .step = step,
                                    .flight = r ? r->flight : NULL,
                                    .others = rest.len > 0 && !rest.failed ? rest.buf : NULL};
-    if (mc_rundir_incident(c->rd, &in, &number, &e) != MC_OK && /* I3 */
+    if (c->rd && mc_rundir_incident(c->rd, &in, &number, &e) != MC_OK && /* I3 */
         mc_rundir_held(c->rd, NULL) == MC_OK)
         mc_log(MC_LOG_ERROR, "%s", e.msg);
     mc_json_fini(&rest);

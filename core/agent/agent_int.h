@@ -23,7 +23,7 @@ mc_status mc_agent_table_begin(struct mc_agent_table *t, uint32_t seq, const cha
 struct mc_coord_rank; /* what is known of a rank */
 struct mc_coord_run {
     struct mc_coord coord;
-    struct mc_rundir *rd;
+    struct mc_rundir *rd;        /* NULL: no run */
     struct mc_coord_rank *rank;  /* [world] */
     struct mc_agent_table table; /* of the exchange under way: handed out the moment it is whole */
     char (*host)[64];            /* [nodes] */

@@ -2,7 +2,8 @@
  * node 0 lives in this process. Floor 6 (agent).
  *
  * A rank is started as
- *     EXE rank RUN N [rank_args...] --page-fd F --ctl-fd C
+ *     EXE rank RUN N [rank_args...] --page-fd F --ctl-fd C        of a run
+ *     EXE COMMAND --rank N --page-fd F --ctl-fd C [rank_args...]  without one
  * RUN the run folder, N the rank's number in the world, F the descriptor of its progress page, C
  * that of its control socket. The descriptor of the run's lock is passed on too, unnamed: it only
  * has to stay open.
@@ -34,6 +35,7 @@
 
 enum {
     MAX_RANK_ARGS = 64,
+    MAX_WORDS = 10 + MAX_RANK_ARGS,
     FLIGHT_OF_FAILED = 64, /* events in an incident */
     FLIGHT_OF_KILLED = 16,
     TICK_MS = 250,
@@ -93,34 +95,43 @@ static void to_node(void *arg, int node, const struct mc_msg *m)
 
 static void feed(struct runner *r, const struct mc_agent_event *ev);
 
-static mc_status start_rank(struct runner *r, int i, struct mc_err *err)
+static void command_line(const struct runner *r, const char *number, const char *page,
+                         const char *ctl, const char *argv[MAX_WORDS])
 {
     const struct mc_agent_run *cfg = r->cfg;
-    const char *argv[10 + MAX_RANK_ARGS];
-    char number[16], page[16], ctl[16];
-    int n = 0, pair[2];
-    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) == -1)
-        return mc_err_sys(err, "cannot make a control socket");
-    int keep[3] = {r->io[i].page_fd, pair[1], cfg->rd->lock_fd};
-    snprintf(number, sizeof number, "%d", r->first + i);
-    snprintf(page, sizeof page, "%d", r->io[i].page_fd);
-    snprintf(ctl, sizeof ctl, "%d", pair[1]);
+    const char *const fds[4] = {"--page-fd", page, "--ctl-fd", ctl};
+    int n = 0;
     argv[n++] = cfg->exe;
-    argv[n++] = "rank";
-    argv[n++] = cfg->rd->path;
+    argv[n++] = cfg->rd ? "rank" : cfg->command;
+    argv[n++] = cfg->rd ? cfg->rd->path : "--rank";
     argv[n++] = number;
+    for (int k = 0; k < 4 && !cfg->rd; k++) /* rank_args may hold a "--" */
+        argv[n++] = fds[k];
     for (int k = 0; cfg->rank_args && cfg->rank_args[k]; k++) {
         MC_ASSERT(k < MAX_RANK_ARGS);
         argv[n++] = cfg->rank_args[k];
     }
-    argv[n++] = "--page-fd";
-    argv[n++] = page;
-    argv[n++] = "--ctl-fd";
-    argv[n++] = ctl;
+    for (int k = 0; k < 4 && cfg->rd; k++)
+        argv[n++] = fds[k];
     argv[n] = NULL;
+}
+
+static mc_status start_rank(struct runner *r, int i, struct mc_err *err)
+{
+    const struct mc_agent_run *cfg = r->cfg;
+    const char *argv[MAX_WORDS];
+    char number[16], page[16], ctl[16];
+    int pair[2], lock = cfg->rd ? cfg->rd->lock_fd : -1;
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) == -1)
+        return mc_err_sys(err, "cannot make a control socket");
+    int keep[3] = {r->io[i].page_fd, pair[1], lock};
+    snprintf(number, sizeof number, "%d", r->first + i);
+    snprintf(page, sizeof page, "%d", r->io[i].page_fd);
+    snprintf(ctl, sizeof ctl, "%d", pair[1]);
+    command_line(r, number, page, ctl, argv);
     const struct mc_spawn s = {.argv = argv,
                                .keep_fds = keep,
-                               .nkeep = cfg->rd->lock_fd >= 0 ? 3 : 2,
+                               .nkeep = lock >= 0 ? 3 : 2,
                                .threads = cfg->threads_per_rank};
     mc_status st = mc_spawn(&s, &r->io[i].child, err); /* I1 */
     close(pair[1]);
@@ -550,6 +561,8 @@ static mc_status open_world(struct runner *r, struct mc_err *err)
 static void tell_launch(const struct runner *r)
 {
     char fields[96];
+    if (!r->cfg->rd)
+        return;
     snprintf(fields, sizeof fields, "\"segment\":%d,\"ranks\":%d,\"threads\":%d",
              r->cfg->rd->segment, r->world, r->cfg->threads_per_rank);
     mc_coord_note(r->coord, "launch", fields);

@@ -33,6 +33,8 @@ static void print_help(const struct mc_args *a)
         printf("\noptions:\n");
     for (int i = 0; i < a->nargs; i++) {
         char left[64];
+        if (!a->arg[i].doc)
+            continue;
         snprintf(left, sizeof left, "%s%s%s", a->arg[i].name, a->arg[i].meta ? " " : "",
                  a->arg[i].meta ? a->arg[i].meta : "");
         printf("  %-24s %s\n", left, a->arg[i].doc);
@@ -53,8 +55,9 @@ static int unknown(const struct mc_args *a, const char *name, size_t len)
     const char *known[MAX_ARGS + 1];
     char what[256], word[128];
     int n = 0;
-    for (; n < a->nargs && n < MAX_ARGS; n++)
-        known[n] = a->arg[n].name;
+    for (int i = 0; i < a->nargs; i++)
+        if (a->arg[i].doc)
+            known[n++] = a->arg[i].name;
     known[n++] = "--help";
     snprintf(word, sizeof word, "%.*s", (int)len, name);
     snprintf(what, sizeof what, "unknown option \"%s\"", word);

@@ -30,7 +30,7 @@ struct mc_arg_list {
 struct mc_arg {
     const char *name; /* "--set" */
     const char *meta; /* "KEY=VALUE"; NULL for flags */
-    const char *doc;
+    const char *doc;  /* NULL: not for people */
     enum mc_arg_kind kind;
     void *dst;     /* int, const char *, int64_t, double, struct mc_arg_list */
     double lo, hi; /* numbers; both 0: not bounded */
@@ -114,6 +114,63 @@ struct mc_cli_model {
 };
 int mc_cli_model_open(struct mc_cli_model *m);
 void mc_cli_model_close(struct mc_cli_model *m);
+
+/* ---- seat.c: a rank's place among the others ---- */
+struct mc_cli_seat {
+    int64_t number, world, page_fd, ctl_fd, wait_s; /* from its command line */
+    struct mc_page *page;                           /* NULL: no agent */
+    struct mc_ctl *ctl;
+    struct mc_comm_peers peers;
+    struct mc_comm_net *net; /* NULL: one rank */
+    struct mc_mesh *mesh;    /* NULL: one rank */
+};
+void mc_cli_seat_init(struct mc_cli_seat *s);
+mc_status mc_cli_seat_page(struct mc_cli_seat *s, struct mc_err *err);
+/* Hello to the agent; with others in the world: who they are, the net to them, groups on it. */
+mc_status mc_cli_seat_join(struct mc_cli_seat *s, const struct mc_recipe *recipe,
+                           const struct mc_layout *layout, struct mc_err *err);
+/* The last word, for the agent. */
+void mc_cli_seat_result(struct mc_cli_seat *s, const struct mc_train_result *res, int exit_code,
+                        mc_status status, const char *message);
+void mc_cli_seat_leave(struct mc_cli_seat *s, mc_status st); /* after the last word */
+void mc_cli_seat_give_back(struct mc_cli_seat *s);           /* the page, last of all */
+
+/* ---- several.c: eval and generate on several ranks ---- */
+struct mc_cli_several {
+    int64_t ranks; /* --ranks; 0: what --set asks for, else one */
+    struct mc_arg_list set;
+    struct mc_cli_seat seat; /* number -1: what a person started */
+    struct mc_layout layout; /* from here: settled */
+    int threads;             /* of one rank */
+};
+/* The rows of --ranks, --set and what a rank is given. */
+#define MC_CLI_SEVERAL_ARGS(s)                                                                     \
+    {"--ranks", "N",    "on N processes of this machine (default 1)", MC_ARG_I64, &(s).ranks,      \
+     1,         1 << 20},                                                                          \
+        {"--set",                                                                                  \
+         "parallel.tp=T",                                                                          \
+         "how many of them split the model (the others split the work)",                           \
+         MC_ARG_LIST,                                                                              \
+         &(s).set,                                                                                 \
+         0,                                                                                        \
+         0},                                                                                       \
+        {"--rank", "K", NULL, MC_ARG_I64, &(s).seat.number, 0, 1 << 20},                           \
+        {"--page-fd", "FD", NULL, MC_ARG_I64, &(s).seat.page_fd, 0, 1 << 20},                      \
+    {                                                                                              \
+        "--ctl-fd", "FD", NULL, MC_ARG_I64, &(s).seat.ctl_fd, 0, 1 << 20                           \
+    }
+
+void mc_cli_several_init(struct mc_cli_several *s);
+/* Into the recipe's parallel, and s->layout. */
+mc_status mc_cli_several_settle(struct mc_cli_several *s, struct mc_recipe *r, struct mc_err *err);
+/* 1: this process starts the others, with mc_cli_several_run: the exit code, all is said. */
+int mc_cli_several_is_agent(const struct mc_cli_several *s);
+int mc_cli_several_run(struct mc_cli_several *s, const struct mc_cli_model *m, const char *command,
+                       int argc, char **argv);
+/* Of one rank: before the session, then its end, which gives the exit code. */
+mc_status mc_cli_several_join(struct mc_cli_several *s, const struct mc_recipe *r,
+                              struct mc_err *err);
+int mc_cli_several_end(struct mc_cli_several *s, mc_status st, const struct mc_err *err);
 
 /* ---- past.c: what a run that is resumed has behind it ---- */
 struct mc_cli_past {

@@ -1,7 +1,6 @@
 /* cmd_eval.c - `mascon eval`: loss, perplexity and bits per byte of a checkpoint on a text. */
 #include "cli.h"
 #include "../base/arena.h"
-#include "../base/pool.h"
 #include "../run/spawn.h"
 #include <math.h>
 #include <stdio.h>
@@ -9,7 +8,9 @@
 
 static const char about[] = "Mean token loss of a checkpoint over validation data: that of its "
                             "recipe, or --data FILE. PATH is\n"
-                            "a run (newest checkpoint, or --step N), its ckpt/ or one checkpoint.";
+                            "a run (newest checkpoint, or --step N), its ckpt/ or one checkpoint. "
+                            "On several ranks, of any\n"
+                            "layout, the loss is the same but for rounding.";
 
 /* --data: this text alone, all of it. */
 static void replace_data(struct mc_recipe *r, const char *path)
@@ -50,13 +51,31 @@ static void answer(const struct mc_cli_model *m, const struct mc_eval_result *e,
     printf(" over %s tokens\n", n);
 }
 
+static mc_status evaluate(struct mc_cli_model *m, struct mc_cli_several *k, const char *data,
+                          const char *tokenizer, int64_t samples, struct mc_eval_result *e,
+                          struct mc_err *err)
+{
+    const char *base = m->own.loaded.base_dir[0] ? m->own.loaded.base_dir : ".";
+    struct mc_session *s = NULL;
+    MC_TRY(mc_cli_several_join(k, m->recipe, err));
+    if (data)
+        replace_data(m->recipe, data);
+    MC_TRY(mc_cli_tokenizer_find(m, tokenizer, err));
+    MC_TRY(mc_session_open(m->recipe, k->seat.mesh, m->ckpt, k->threads, &s, err));
+    mc_status st = mc_session_eval(s, base, samples, e, err);
+    mc_session_close(s);
+    return st;
+}
+
 int mc_cmd_eval(int argc, char **argv)
 {
     static struct mc_cli_model m;
+    static struct mc_cli_several k;
     const char *data = NULL, *tokenizer = NULL;
     int64_t samples = 0;
     int json = 0;
     m.step = -1;
+    mc_cli_several_init(&k);
     const struct mc_arg arg[] = {
         {"--data", "FILE", "evaluate on this text or packed file", MC_ARG_STR, &data, 0, 0},
         {"--samples", "N", "only the first N samples", MC_ARG_I64, &samples, 1, 9e15},
@@ -67,6 +86,7 @@ int mc_cmd_eval(int argc, char **argv)
          &tokenizer, 0, 0},
         {"--device", "D", "cpu or cuda", MC_ARG_STR, &m.device, 0, 0},
         {"--json", NULL, "answer in JSON", MC_ARG_FLAG, &json, 0, 0},
+        MC_CLI_SEVERAL_ARGS(k),
     };
     struct mc_args a = {.usage = "mascon eval RUN|CKPT [--data FILE] [--samples N] [options]",
                         .about = about,
@@ -87,21 +107,17 @@ int mc_cmd_eval(int argc, char **argv)
     rc = mc_cli_model_open(&m);
     if (rc == 0) {
         struct mc_err err = {0};
-        struct mc_session *s = NULL;
-        struct mc_eval_result e;
-        if (data)
-            replace_data(m.recipe, data);
-        mc_status st = mc_cli_tokenizer_find(&m, tokenizer, &err);
-        if (st == MC_OK)
-            st = mc_session_open(m.recipe, NULL, m.ckpt, mc_pool_default_threads(1), &s, &err);
-        if (st == MC_OK)
-            st = mc_session_eval(s, m.own.loaded.base_dir[0] ? m.own.loaded.base_dir : ".", samples,
-                                 &e, &err);
-        if (st == MC_OK)
-            answer(&m, &e, json);
-        else
-            rc = mc_say_error(&err, st);
-        mc_session_close(s);
+        mc_status st = mc_cli_several_settle(&k, m.recipe, &err);
+        if (st == MC_OK && mc_cli_several_is_agent(&k)) {
+            rc = mc_cli_several_run(&k, &m, "eval", argc, argv);
+        } else {
+            struct mc_eval_result e;
+            if (st == MC_OK)
+                st = evaluate(&m, &k, data, tokenizer, samples, &e, &err);
+            if (st == MC_OK && k.seat.number <= 0)
+                answer(&m, &e, json);
+            rc = mc_cli_several_end(&k, st, &err);
+        }
     }
     mc_cli_model_close(&m);
     return rc;

@@ -7,7 +7,6 @@
  */
 #include "cli.h"
 #include "../base/arena.h"
-#include "../base/pool.h"
 #include "../data/data.h"
 #include "../run/spawn.h"
 #include <stdio.h>
@@ -17,6 +16,7 @@ static const char about[] =
     "Continues --prompt (or starts a document) with text drawn from the model. PATH is a run "
     "(newest\n"
     "checkpoint, or --step N), its ckpt/ or one checkpoint. The same seed gives the same text.\n"
+    "It is the same on several ranks, as far as rounding leaves the draws alone.\n"
     "Generation ends after --tokens, at an end of document, or at the model's context.";
 
 struct sink {
@@ -93,12 +93,14 @@ static void answer_json(const struct mc_cli_model *m, const struct settings *o,
     mc_say_json(&j);
 }
 
-static mc_status draw(struct mc_cli_model *m, const struct settings *o, struct sink *k,
-                      const struct mc_ids *prompt, struct mc_err *err)
+static mc_status draw(struct mc_cli_model *m, const struct mc_cli_several *several,
+                      const struct settings *o, struct sink *k, const struct mc_ids *prompt,
+                      struct mc_err *err)
 {
     struct mc_session *s = NULL;
     int64_t made = 0, n = prompt->n;
-    MC_TRY(mc_session_open(m->recipe, NULL, m->ckpt, mc_pool_default_threads(1), &s, err));
+    int first = several->seat.number <= 0; /* it speaks for all */
+    MC_TRY(mc_session_open(m->recipe, several->seat.mesh, m->ckpt, several->threads, &s, err));
     struct mc_generate_cfg cfg = {.prompt = prompt->v,
                                   .nprompt = n,
                                   .eos = mc_tokenizer_eos(k->tok),
@@ -110,11 +112,13 @@ static mc_status draw(struct mc_cli_model *m, const struct settings *o, struct s
                                   .stop_at_eos = !o->no_eos,
                                   .emit = emit,
                                   .arg = k};
-    if (!o->json && n < mc_recipe_longest(m->recipe))
+    if (first && !o->json && n < mc_recipe_longest(m->recipe))
         fputs(o->prompt, stdout);
     mc_status st = mc_session_generate(s, &cfg, &made, err);
     mc_session_close(s);
     MC_TRY(st);
+    if (!first)
+        return MC_OK;
     int64_t room = mc_recipe_longest(m->recipe) - (n > 0 ? n : 1) + 1;
     int context_end = made == room && made < o->tokens;
     if (o->json) {
@@ -130,13 +134,15 @@ static mc_status draw(struct mc_cli_model *m, const struct settings *o, struct s
     return MC_OK;
 }
 
-static mc_status run(struct mc_cli_model *m, const struct settings *o, struct mc_err *err)
+static mc_status run(struct mc_cli_model *m, struct mc_cli_several *several,
+                     const struct settings *o, struct mc_err *err)
 {
     struct mc_tokenizer *t = NULL;
     struct mc_encoder *e = NULL;
     struct mc_ids prompt = {0};
     struct sink k = {.json = o->json, .cap = (size_t)o->tokens + 16};
     mc_status st;
+    MC_TRY(mc_cli_several_join(several, m->recipe, err));
     MC_TRY(mc_cli_tokenizer_find(m, o->tokenizer, err));
     MC_TRY(mc_cli_tokenizer_open(m, &t, err));
     MC_TRY_GOTO(st, mc_encoder_create(t, &e, err), out);
@@ -144,7 +150,7 @@ static mc_status run(struct mc_cli_model *m, const struct settings *o, struct mc
                 out);
     k.tok = t;
     k.text = mc_alloc(k.cap, "generated text");
-    st = k.text ? draw(m, o, &k, &prompt, err)
+    st = k.text ? draw(m, several, o, &k, &prompt, err)
                 : mc_err_set(err, MC_E_NOMEM, "no memory for the text");
 out:
     mc_free(k.text);
@@ -157,9 +163,11 @@ out:
 int mc_cmd_generate(int argc, char **argv)
 {
     static struct mc_cli_model m;
+    static struct mc_cli_several k;
     struct settings o = {
         .prompt = "", .tokens = 200, .top_k = 0, .seed = 1, .temperature = 0.8, .top_p = 1};
     m.step = -1;
+    mc_cli_several_init(&k);
     const struct mc_arg arg[] = {
         {"--prompt", "TEXT", "what to continue (default: nothing)", MC_ARG_STR, &o.prompt, 0, 0},
         {"--tokens", "N", "at most so many (default 200)", MC_ARG_I64, &o.tokens, 1, 1 << 24},
@@ -175,6 +183,7 @@ int mc_cmd_generate(int argc, char **argv)
          &o.tokenizer, 0, 0},
         {"--device", "D", "cpu or cuda", MC_ARG_STR, &m.device, 0, 0},
         {"--json", NULL, "answer in JSON, all at once", MC_ARG_FLAG, &o.json, 0, 0},
+        MC_CLI_SEVERAL_ARGS(k),
     };
     struct mc_args a = {.usage = "mascon generate RUN|CKPT [--prompt TEXT] [options]",
                         .about = about,
@@ -190,9 +199,14 @@ int mc_cmd_generate(int argc, char **argv)
     rc = mc_cli_model_open(&m);
     if (rc == 0) {
         struct mc_err err = {0};
-        mc_status st = run(&m, &o, &err);
-        if (st != MC_OK)
-            rc = mc_say_error(&err, st);
+        mc_status st = mc_cli_several_settle(&k, m.recipe, &err);
+        if (st == MC_OK && mc_cli_several_is_agent(&k)) {
+            rc = mc_cli_several_run(&k, &m, "generate", argc, argv);
+        } else {
+            if (st == MC_OK)
+                st = run(&m, &k, &o, &err);
+            rc = mc_cli_several_end(&k, st, &err);
+        }
     }
     mc_cli_model_close(&m);
     return rc;

@@ -25,39 +25,17 @@
 #include <stdio.h>
 #include <string.h>
 
-/* How long a call among ranks waits for a member that does not come. */
-#define COMM_WAIT_NS (INT64_C(600) * 1000000000)
-
 struct rank {
     const char *run, *resume, *base_dir;
-    int64_t number, world, page_fd, ctl_fd, lock_fd, threads, wait_s;
+    int64_t lock_fd, threads;
     int quiet, progress, profile;
     struct mc_rundir rd;
-    struct mc_page *page;
+    struct mc_cli_seat seat;
     struct mc_recipe_box *box;
-    struct mc_ctl *ctl;
-    struct mc_comm_net *net;
-    struct mc_mesh *mesh; /* NULL: one rank */
     struct mc_hook_ops hooks;
     int have_hooks;
     char home[1024];
 };
-
-static void fill_page(struct mc_page *p, const struct mc_train_result *res, int exit_code,
-                      mc_status status, const char *message)
-{
-    if (!p)
-        return;
-    p->status = status;
-    snprintf(p->message, sizeof p->message, "%.1000s", message);
-    p->exit_code = exit_code;
-    p->result_step = res->step;
-    p->segment_steps = res->segment_steps;
-    p->committed_step = res->committed_step;
-    p->loss = res->loss;
-    p->weights_hash = res->weights_hash;
-    atomic_store_explicit(&p->result_valid, 1, memory_order_release); /* I1: last */
-}
 
 /* From the hooks' host: one event, and a line for people. */
 static void report(void *arg, const char *kind, const char *hook, const char *message)
@@ -65,19 +43,19 @@ static void report(void *arg, const char *kind, const char *hook, const char *me
     struct rank *r = arg;
     char text[8192];
     struct mc_json j;
-    if (strcmp(kind, "hook_stuck") == 0 && r->page) { /* I4 */
+    if (strcmp(kind, "hook_stuck") == 0 && r->seat.page) { /* I4 */
         char why[1000];
         struct mc_train_result res = {.committed_step = -1, .loss = NAN};
-        res.step = atomic_load(&r->page->step);
+        res.step = atomic_load(&r->seat.page->step);
         snprintf(why, sizeof why, "hook %.200s: %.700s", hook, message);
-        fill_page(r->page, &res, 77, MC_E_GIVEUP, why);
+        mc_cli_seat_result(&r->seat, &res, 77, MC_E_GIVEUP, why);
     }
     mc_json_init_fixed(&j, text, sizeof text - 1);
     mc_json_open(&j, NULL, '{');
     mc_json_str(&j, "hook", hook);
     mc_json_str(&j, "message", message);
-    if (r->page)
-        mc_json_i64(&j, "step", atomic_load(&r->page->step));
+    if (r->seat.page)
+        mc_json_i64(&j, "step", atomic_load(&r->seat.page->step));
     mc_json_close(&j, '}');
     if (!j.failed) {
         text[j.len - 1] = '\0'; /* members without braces */
@@ -119,65 +97,31 @@ static mc_status read_resume(const struct rank *r, struct mc_train_cfg *cfg, str
     return MC_OK;
 }
 
-/* Hello to the agent; with others in the world: who they are, the net to them, groups on it. */
-static mc_status join(struct rank *r, const struct mc_recipe *recipe, struct mc_err *err)
-{
-    int64_t span = r->wait_s * 1000000000;
-    struct mc_layout layout;
-    if (r->ctl_fd < 0)
-        return r->world == 1 ? MC_OK
-                             : mc_err_set(err, MC_E_USAGE, "rank: %lld ranks need a --ctl-fd each",
-                                          (long long)r->world);
-    const struct mc_ctl_cfg cfg = {.fd = (int)r->ctl_fd,
-                                   .rank = (int)r->number,
-                                   .world = (int)r->world,
-                                   .recipe_hash = mc_recipe_hash(recipe),
-                                   .build = mc_ctl_build_id(),
-                                   .deadline_ns = span};
-    MC_TRY(mc_check_layout(recipe, (int)r->world, &layout, err));
-    MC_TRY(mc_ctl_open(&cfg, &r->ctl, err));
-    if (r->world == 1)
-        return MC_OK;
-    static struct mc_comm_peers peers; /* the net borrows it */
-    peers = (struct mc_comm_peers){
-        .arg = r->ctl, .exchange = mc_ctl_exchange, .describe = mc_ctl_describe};
-    const struct mc_comm_net_cfg net = {.world = (int)r->world,
-                                        .me = (int)r->number,
-                                        .peers = &peers,
-                                        .deadline_ns = span,
-                                        .collective_seq = r->page ? &r->page->collective_seq : NULL,
-                                        .bytes_moved = r->page ? &r->page->bytes_moved : NULL};
-    MC_TRY(mc_comm_net_open(&net, &r->net, err));
-    return mc_mesh_create(&layout, (int)r->number, r->net, "", COMM_WAIT_NS, &r->mesh, err);
-}
-
 static mc_status run(struct rank *r, struct mc_train_result *res, struct mc_err *err)
 {
     char path[1100];
-    if (r->page_fd >= 0) {
-        MC_TRY(mc_page_attach((int)r->page_fd, &r->page, err));
-        mc_flight_use(&r->page->flight);
-        mc_bus_page(r->page);
-    }
+    MC_TRY(mc_cli_seat_page(&r->seat, err));
     MC_TRY(mc_rundir_open(r->run, 0, &r->rd, err));
     r->rd.lock_fd = (int)r->lock_fd;
     MC_TRY(mc_rundir_held(&r->rd, err));
     MC_TRY(mc_rundir_segment_file(&r->rd, r->rd.segment, "resolved.json", path, err));
     MC_TRY(mc_recipe_read_json(path, &r->box, err)); /* I2 */
     const struct mc_recipe *recipe = mc_recipe_of(r->box);
-    MC_TRY(join(r, recipe, err));
-    struct mc_train_cfg cfg = {.recipe = recipe,
-                               .rd = &r->rd,
-                               .page = r->page,
-                               .rank = (int)r->number,
-                               .nranks = (int)r->world,
-                               .mesh = r->mesh,
-                               .threads = r->threads > 0 ? (int)r->threads
-                                                         : mc_pool_default_threads((int)r->world),
-                               .software = MC_SOFTWARE,
-                               .profile = r->profile,
-                               .quiet = r->quiet,
-                               .progress = r->progress};
+    struct mc_layout layout;
+    MC_TRY(mc_check_layout(recipe, (int)r->seat.world, &layout, err));
+    MC_TRY(mc_cli_seat_join(&r->seat, recipe, &layout, err));
+    struct mc_train_cfg cfg = {
+        .recipe = recipe,
+        .rd = &r->rd,
+        .page = r->seat.page,
+        .rank = (int)r->seat.number,
+        .nranks = (int)r->seat.world,
+        .mesh = r->seat.mesh,
+        .threads = r->threads > 0 ? (int)r->threads : mc_pool_default_threads((int)r->seat.world),
+        .software = MC_SOFTWARE,
+        .profile = r->profile,
+        .quiet = r->quiet,
+        .progress = r->progress};
     MC_TRY(read_resume(r, &cfg, err));
     MC_TRY(open_hooks(r, recipe, err));
     cfg.hooks = r->have_hooks ? &r->hooks : NULL;
@@ -188,16 +132,16 @@ int mc_cmd_rank(int argc, char **argv)
 {
     static struct rank r;
     const char *pos[2];
-    r.page_fd = r.ctl_fd = r.lock_fd = -1;
-    r.world = 1;
-    r.wait_s = 120;
+    mc_cli_seat_init(&r.seat);
+    r.lock_fd = -1;
     r.resume = "auto";
     r.base_dir = ".";
     const struct mc_arg arg[] = {
-        {"--page-fd", "FD", "the progress page", MC_ARG_I64, &r.page_fd, 0, 1 << 20},
-        {"--ctl-fd", "FD", "the control socket", MC_ARG_I64, &r.ctl_fd, 0, 1 << 20},
-        {"--world", "N", "ranks of the run", MC_ARG_I64, &r.world, 1, 1 << 20},
-        {"--wait", "S", "seconds the start may wait for others", MC_ARG_I64, &r.wait_s, 1, 86400},
+        {"--page-fd", "FD", "the progress page", MC_ARG_I64, &r.seat.page_fd, 0, 1 << 20},
+        {"--ctl-fd", "FD", "the control socket", MC_ARG_I64, &r.seat.ctl_fd, 0, 1 << 20},
+        {"--world", "N", "ranks of the run", MC_ARG_I64, &r.seat.world, 1, 1 << 20},
+        {"--wait", "S", "seconds the start may wait for others", MC_ARG_I64, &r.seat.wait_s, 1,
+         86400},
         {"--lock-fd", "FD", "the run's lock", MC_ARG_I64, &r.lock_fd, 0, 1 << 20},
         {"--resume", "HOW", "fresh, auto or a step", MC_ARG_STR, &r.resume, 0, 0},
         {"--base", "DIR", "where hooks are sought first", MC_ARG_STR, &r.base_dir, 0, 0},
@@ -217,7 +161,8 @@ int mc_cmd_rank(int argc, char **argv)
     if (rc != MC_ARGS_GO)
         return rc;
     r.run = pos[0];
-    if (!mc_args_i64(pos[1], &r.number) || r.number < 0 || r.number >= r.world) {
+    if (!mc_args_i64(pos[1], &r.seat.number) || r.seat.number < 0 ||
+        r.seat.number >= r.seat.world) {
         fprintf(stderr, "mascon: rank: N is 0 to --world - 1, not \"%.60s\"\n", pos[1]);
         return 2;
     }
@@ -227,20 +172,14 @@ int mc_cmd_rank(int argc, char **argv)
     struct mc_err err = {0};
     mc_status st = run(&r, &res, &err);
     rc = st == MC_OK ? res.exit_code : mc_status_exit_code(st);
-    fill_page(r.page, &res, rc, st, st == MC_OK ? "" : err.msg); /* I3 */
-    if (st != MC_OK && (!r.page || st == MC_E_BUG))              /* else the agent says it, once */
+    mc_cli_seat_result(&r.seat, &res, rc, st, st == MC_OK ? "" : err.msg); /* I3 */
+    if (st != MC_OK && (!r.seat.page || st == MC_E_BUG)) /* else the agent says it, once */
         mc_say_error(&err, st);
-    if (st != MC_OK && r.mesh)
-        mc_mesh_abort(r.mesh);
-    mc_mesh_destroy(r.mesh);
-    mc_comm_net_close(r.net);
-    mc_ctl_close(r.ctl);
+    mc_cli_seat_leave(&r.seat, st);
     if (r.have_hooks)
         r.hooks.destroy(r.hooks.ctx);
     if (r.box)
         mc_recipe_destroy(r.box);
-    mc_flight_use(NULL);
-    mc_bus_page(NULL);
-    mc_page_detach(r.page);
+    mc_cli_seat_give_back(&r.seat);
     return rc;
 }

@@ -214,9 +214,6 @@ static void check_version(struct check *c)
     const struct mc_recipe *r = c->r;
     const struct mc_parallel_cfg *p = &r->parallel;
 
-    if (c->laid_out && c->world > 1 && r->log_norms > 0)
-        refuse(c, "log.norms.every", "every = 0",
-               "this version takes the norms of layers on one rank only");
     if (p->pp > 1 && c->cfg->for_train)
         say(c, "parallel.pp", "",
             "this version trains without pipelines; check and plan accept it");
