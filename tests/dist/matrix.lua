@@ -1,4 +1,5 @@
--- matrix.lua PROGRAM [--quick | LAYOUT ...] - any layout means what one rank means.
+-- matrix.lua PROGRAM [BUILD/tests] [--quick | --chains | [--overlap] LAYOUT ...] [--reference PROGRAM] [--limit S]
+-- Any layout means what one rank means.
 --
 -- Layouts are generated from the axes below so that every pair of values of two axes meets in one of them; the script proves
 -- that and fails if one is missing. Each trains a few steps and is held against one rank that computes the samples one by one:
@@ -6,8 +7,9 @@
 --   loss and norm of every step; every gradient of step 1; every value and moment after the last step
 -- by the metric of lib/ckpt.lua: fp64 to 1e-11, which is the proof; fp32 as the noise twin allows, which is one rank with the
 -- samples of each batch in reverse order (lib/world.lua): at most max(1e-6, 5 x the twin's largest deviation).
--- Then: layouts with each switch of overlap turned, bit for bit; runs that go on with another layout at every step.
+-- Then: layouts with overlap off and on over a slow link, bit for bit; runs that go on with another layout at every step.
 -- MC_TEST_LONG: every three values meet.
+-- --reference: the program that runs on one rank, where that is another one (tests/mutations). --limit: seconds of a run.
 -- LAYOUT: as printed beside a failure, for example 'model=gpt2 dp=2 tp=2 sp=1'; what is not said is the first value.
 local here = arg[0]:match "^(.*)/[^/]*$" or "."
 package.path = here .. "/lib/?.lua;" .. here .. "/../fault/lib/?.lua;" .. package.path
@@ -34,7 +36,13 @@ local LIMIT = 1e-11
 local QUANTITIES = { "loss", "norm", "gradient", "value", "moment" }
 local long = os.getenv "MC_TEST_LONG" ~= nil
 
-local program = arg[1] or error "usage: luajit tests/dist/matrix.lua PROGRAM [--quick | LAYOUT ...]"
+local program = arg[1] or error "usage: luajit tests/dist/matrix.lua PROGRAM [--quick | --chains | LAYOUT ...]"
+local option = { limit = "120" }
+for i = 2, #arg do
+    if not arg[i]:find "^%-%-" and not arg[i]:find "=" and not arg[i - 1]:find "^%-%-" then option.tests = arg[i] end
+    local k = arg[i]:match "^%-%-(%l+)$"
+    if k then option[k] = arg[i + 1] or "" end
+end
 local function capture(cmd)
     local p = io.popen(cmd)
     local s = p:read "*a"
@@ -42,6 +50,7 @@ local function capture(cmd)
     return (s:gsub("\n$", ""))
 end
 program = capture("realpath '" .. program .. "'")
+local judge_program = option.reference and capture("realpath '" .. option.reference .. "'") or program
 local dir = P.tmpdir()
 W.write(dir, assert(P.read(here .. "/../../recipes/text/moon.txt")))
 
@@ -91,7 +100,9 @@ local function start(l, o)
     local run = { layout = l, what = text(l), path = o.path, ranks = l.dp * l.tp }
     nruns = nruns + 1
     run.path = run.path or ("%s/run%03d"):format(dir, nruns)
-    run.argv = { program, "train", ("%s/%s-%d%s.lua"):format(dir, l.model, l.global, o.twin and "-twin" or ""), "--json",
+    run.env = { OMP_NUM_THREADS = "1" }
+    for k, v in pairs(o.env or {}) do run.env[k] = v end
+    run.argv = { o.program or program, "train", ("%s/%s-%d%s.lua"):format(dir, l.model, l.global, o.twin and "-twin" or ""), "--json",
         "--run", run.path, "--ranks", tostring(run.ranks) }
     local function set(k, v)
         run.argv[#run.argv + 1] = "--set"
@@ -117,7 +128,7 @@ local function go(runs, after)
             local r = waiting[#waiting + 1 - i]
             if r and (ranks == 0 or ranks + r.ranks <= RANKS_AT_ONCE) then
                 table.remove(waiting, #waiting + 1 - i)
-                r.pid = P.spawn(r.argv, { out = r.path .. ".out", err = r.path .. ".err", env = { OMP_NUM_THREADS = "1" } })
+                r.pid = P.spawn(r.argv, { out = r.path .. ".out", err = r.path .. ".err", env = r.env })
                 r.started, ranks = P.now(), ranks + r.ranks
                 flying[#flying + 1] = r
             end
@@ -125,10 +136,10 @@ local function go(runs, after)
         for i = #flying, 1, -1 do
             local r = flying[i]
             local done, rc, sig = P.poll(r.pid)
-            if not done and P.now() - r.started > 120 then
+            if not done and P.now() - r.started > tonumber(option.limit) then
                 P.kill(r.pid, P.SIGKILL)
-                rc, sig = P.wait(r.pid, 10)
-                done, rc, sig = true, nil, "no end within 120 s"
+                P.wait(r.pid, 10)
+                done, rc, sig = true, nil, "no end within " .. option.limit .. " s"
             end
             if done then
                 table.remove(flying, i)
@@ -210,13 +221,13 @@ local function make_references(layouts)
     for _, l in ipairs(layouts) do
         local k = key(l)
         if not reference[k] then
-            reference[k] = start(one_rank(l))
+            reference[k] = start(one_rank(l), { program = judge_program })
             runs[#runs + 1] = reference[k]
             if l.precision == "fp32" then
                 -- dropout goes by the place in the batch: in reverse order it would be another computation
                 local still = W.DROPS[l.model] and { "--set", "model.dropout=0" }
-                twin[k] = start(one_rank(l), { twin = true, more = still })
-                twin[k].of = still and start(one_rank(l), { more = still }) or reference[k]
+                twin[k] = start(one_rank(l), { program = judge_program, twin = true, more = still })
+                twin[k].of = still and start(one_rank(l), { program = judge_program, more = still }) or reference[k]
                 runs[#runs + 1] = twin[k]
                 if still then runs[#runs + 1] = twin[k].of end
             end
@@ -279,38 +290,46 @@ local function matrix(layouts)
         runs[i] = start(l)
         if math.floor(l.global / l.dp) / l.micro > 2 then microbatches = microbatches + 1 end
     end
-    local kept = {}
-    go(runs, function(r)
-        judge(r)
-        kept[r.what] = r
-    end)
+    go(runs, judge)
     print(("%d layouts up to %d ranks, %d with 3 microbatches or more on every replica; %d runs of one rank")
         :format(#layouts, biggest, microbatches, refs))
-    return kept
 end
 
--- Overlap changes when things happen, never a bit of them.
-local function overlap(kept, layouts, count)
-    local runs, of = {}, {}
+-- Overlap changes when things happen, never a bit of them: over a link that makes each message of a bucket late, and without
+-- saves between the steps, which would wait for all. Of `layouts` the first `count` with replicas.
+local function overlap(layouts, count)
+    local shim, of, runs = (option.tests or "") .. "/libpreload_link.so", {}, {}
+    local o = { more = { "--set", "checkpoint.every=100 steps", "--set", "steps.steps=" .. 2 * W.STEPS } }
+    if P.read(shim) then
+        o.env = { LD_PRELOAD = shim, MC_LINK_MS = "5", MC_LINK_BYTES = "4000" }
+    else
+        P.skip "no slow link (libpreload_link.so): overlap at full speed"
+    end
     for _, l in ipairs(layouts) do
-        if l.dp > 1 and #runs < count and kept[text(l)] and kept[text(l)].rc == 0 then
-            local r = start(with(l, { grads = 1 - l.grads, params = 1 - l.params }))
-            runs[#runs + 1], of[r] = r, kept[text(l)]
+        if l.dp > 1 and #runs < 2 * count then
+            local on = start(with(l, { grads = 1, params = 1 }), o)
+            of[on] = start(with(l, { grads = 0, params = 0 }), o)
+            runs[#runs + 1], runs[#runs + 2] = on, of[on]
         end
     end
-    go(runs, function(r)
-        if not ended_well(r) then return end
-        local a, b, what = load(r), load(of[r]), nil
-        for s = 1, W.STEPS do
-            for _, k in ipairs { "loss", "grad_norm" } do
-                if P.field(a.line[s], k) ~= P.field(b.line[s], k) then what = what or ("%s of step %d"):format(k, s) end
+    local sound = {}
+    go(runs, function(r) sound[r] = ended_well(r) end)
+    for _, r in ipairs(runs) do
+        if of[r] and sound[r] and sound[of[r]] then
+            local what
+            local a, b = P.metrics(r.path), P.metrics(of[r].path)
+            for s = 1, 2 * W.STEPS do
+                for _, k in ipairs { "loss", "grad_norm" } do
+                    if P.field(a[s], k) ~= P.field(b[s], k) then what = what or ("%s of step %d"):format(k, s) end
+                end
             end
+            local x, y = ckpt.read(ckpt.find(r.path, 2 * W.STEPS)), ckpt.read(ckpt.find(of[r].path, 2 * W.STEPS))
+            what = what or ckpt.differs(y, x, "")
+            bitwise = bitwise + 1
+            P.check(not what, "%s: overlap changes bits: %s", r.what, tostring(what))
         end
-        what = what or ckpt.differs(b.first, a.first, "") or ckpt.differs(b.last, a.last, "")
-        bitwise = bitwise + 1
-        P.check(not what, "%s: overlap changes bits: %s differs from '%s'", r.what, tostring(what), of[r].what)
-    end)
-    print(("%d layouts with both overlap switches turned: the same bits"):format(#runs))
+    end
+    print(("%d layouts with overlap off and on: the same bits"):format(#runs / 2))
 end
 
 -- A run that is saved on one layout and goes on with the next one, every step.
@@ -355,16 +374,20 @@ local function pairs_proved(all, list, k, name)
     return seen == possible
 end
 
-local began, layouts, quick = P.now(), {}, false
-for i = 2, #arg do -- other words are the folder of test programs, of which this needs none
-    quick = quick or arg[i] == "--quick"
+local began, layouts = P.now(), {}
+for i = 2, #arg do
     if arg[i]:find "=" then layouts[#layouts + 1] = parse(arg[i]) end
 end
-if #layouts > 0 then
+if option.overlap then
+    overlap(layouts, #layouts)
+elseif #layouts > 0 then
     matrix(layouts)
-elseif quick then
+elseif option.chains then
+    chains()
+elseif option.quick then
     for i, s in ipairs(QUICK) do layouts[i] = parse(s) end
-    overlap(matrix(layouts), layouts, 2)
+    matrix(layouts)
+    overlap(layouts, 2)
 else
     local all = cover.product(AXES, legal)
     local list = cover.fill(AXES, all, {}, 2)
@@ -377,7 +400,8 @@ else
     if long then P.check(pairs_proved(all, list, 3, "triples"), "three axis values are in no layout") end
     P.check(#list >= 40, "only %d layouts", #list)
     for i, c in ipairs(list) do layouts[i] = named(c) end
-    overlap(matrix(layouts), layouts, long and 100 or 8)
+    matrix(layouts)
+    overlap(layouts, long and 100 or 8)
     chains()
 end
 for _, p in ipairs { "fp64", "fp32" } do
