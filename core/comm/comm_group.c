@@ -41,6 +41,7 @@ static void fail(struct mc_group *g)
         if (r->state != MC_REQ_OPEN)
             continue;
         r->state = MC_REQ_FAILED;
+        mc_ucx_opened(g->net, -1);
         mc_comm_note(g->name, r->seq, r->bytes, r->what, " failed");
         for (int i = 0; i < MC_NSETS * g->base.cfg.size; i++)
             if (r->lane[i].busy > 0)
@@ -108,6 +109,7 @@ void mc_group_done(struct mc_comm_req *r)
 {
     mc_comm_note(r->group->name, r->seq, r->bytes, r->what, " end");
     mc_ucx_counted(r->group->net, 1, 0);
+    mc_ucx_opened(r->group->net, -1);
     if (r->waited)
         mc_ucx_wake(r->group->net);
 }
@@ -159,6 +161,7 @@ static mc_status begin(struct mc_comm *c, const char *what, int64_t n, enum mc_d
                               .tag = -1,
                               .dtype = t,
                               .lane = lane};
+    mc_ucx_opened(g->net, 1);
     mc_comm_note(g->name, r->seq, bytes, what, "");
     *out = r;
     return MC_OK;
@@ -172,7 +175,7 @@ static mc_status go(struct mc_comm_req *r, struct mc_comm_req **out)
     struct mc_comm_net *net = r->group->net;
     mc_coll_go(r);
     if (r->state == MC_REQ_OPEN)
-        mc_ucx_drive(net);
+        mc_ucx_settle(net);
     /* What a member sent before it left is here by now (I3). */
     for (int m = 0; r->group->left && r->state == MC_REQ_OPEN && m < r->group->base.cfg.size; m++)
         if (mc_ucx_left(r->group, m) && mc_coll_needs(r, m))
@@ -352,12 +355,12 @@ static mc_status group_wait(struct mc_comm *c, struct mc_comm_req *r, int64_t de
     }
     int64_t start = mc_clock_ns();
     r->waited = 1;
-    while (r->state == MC_REQ_OPEN && st == MC_OK)
-        if (!mc_ucx_sleep(g->net, start + span) && r->state == MC_REQ_OPEN)
-            st = expire(r, mc_clock_ns() - start, err);
+    if (!mc_ucx_await(g->net, r, start + span))
+        st = expire(r, mc_clock_ns() - start, err);
     if (st == MC_OK && (r->state == MC_REQ_FAILED || g->aborted))
         st = dead(g, r->what, r->seq, err);
     r->state = MC_REQ_FREE; /* I1; in a failed group nothing is begun any more */
+    mc_ucx_settle(g->net);
     mc_ucx_unlock(g->net);
     return st;
 }

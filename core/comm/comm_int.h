@@ -138,16 +138,18 @@ int mc_ucx_post(struct mc_lane *l, int slot, char *ptr, int64_t bytes, uint64_t 
 void mc_ucx_cancel(struct mc_lane *l); /* receives only; each is reported */
 /* Adds to the progress page. */
 void mc_ucx_counted(struct mc_comm_net *net, int64_t calls, int64_t bytes);
-void mc_ucx_wake(struct mc_comm_net *net);             /* who sleeps in mc_ucx_sleep */
+void mc_ucx_wake(struct mc_comm_net *net);             /* who sleeps in mc_ucx_await */
 int mc_ucx_left(const struct mc_group *g, int member); /* 1: its rank is gone */
 void mc_ucx_look(struct mc_comm_net *net);             /* now, who is gone; tells no group */
 const char *mc_ucx_describe(const struct mc_group *g, int member);
 void mc_ucx_lock(struct mc_comm_net *net);
 void mc_ucx_unlock(struct mc_comm_net *net);
-/* Progress until nothing is left that no event would announce. Lock held. */
-void mc_ucx_drive(struct mc_comm_net *net);
-/* Sleeps until a call ends, or the time; lock held. 0: the time has come. */
-int mc_ucx_sleep(struct mc_comm_net *net, int64_t until_ns);
+void mc_ucx_opened(struct mc_comm_net *net, int calls); /* -1: one has ended */
+/* Makes progress and sleeps until the call has ended, or the time; lock held. 0: the time has come.
+ */
+int mc_ucx_await(struct mc_comm_net *net, const struct mc_comm_req *r, int64_t until_ns);
+/* Before the lock is left with calls open that it was held for: somebody moves them on. */
+void mc_ucx_settle(struct mc_comm_net *net);
 int mc_ucx_world(const struct mc_comm_net *net);
 /* Endpoints for its members, and its place in the net's list. */
 mc_status mc_ucx_join(struct mc_comm_net *net, struct mc_group *g, struct mc_err *err);

@@ -13,15 +13,19 @@
  *
  * I1  All of UCX, the groups and their requests are touched with the net's lock held only, by
  *     whatever thread. Callbacks of UCX run inside its progress, so they hold it.
- * I2  One thread makes progress. It sleeps on the worker's descriptor, armed. Who begins
- *     a call makes progress until the worker can be armed, too, so that nothing is left that no
- *     event announces. Waiters sleep on a condition.
- * I3  What UCX still holds of a failed call keeps its memory until the net is closed: such groups,
+ * I2  Who waits makes the progress himself, and sleeps on the worker's descriptor, armed: what
+ * comes wakes the thread that wants it. Other waiters sleep on a condition; when the sleeper's call
+ * has ended, one of them takes his place. Nobody spins: what cannot be armed is tried again at most
+ *     RETRIES times, then every ms.
+ * I3  Calls that are open while nobody waits are moved by the progress thread: `watched` is set,
+ * the worker armed, when the lock is left in that state. With no call open it looks every IDLE_MS,
+ *     for what UCX has to say to peers; messages that come early wake nobody.
+ * I4  What UCX still holds of a failed call keeps its memory until the net is closed: such groups,
  *     when destroyed, go to `graves`.
- * I4  A peer of this host is watched through its pidfd, since shared memory does not tell that its
+ * I5  A peer of this host is watched through its pidfd, since shared memory does not tell that its
  *     other end is gone: whatever ends it, all its peers know at once. What it sent before is taken
  *     first. Other hosts' ranks are watched by UCX (connections, keepalive).
- * I5  Settings that we need are set in UCX's configuration, not in the environment, and only where
+ * I6  Settings that we need are set in UCX's configuration, not in the environment, and only where
  *     the user's UCX_* says nothing.
  *
  * Memory: handles; the addresses of the world. Threads: any; close from one that nobody races. */
@@ -36,6 +40,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/eventfd.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -45,7 +50,10 @@
 
 enum {
     ADDRESS_MAX = 2024, /* of a worker; more than a node with eight network cards has */
-    CLOSE_MS = 1000
+    CLOSE_MS = 1000,
+    BURST = 64,   /* steps of progress before others may have the lock */
+    RETRIES = 16, /* I2 */
+    IDLE_MS = 20  /* I3 */
 };
 
 struct peer {
@@ -64,8 +72,13 @@ struct address { /* what ranks exchange */
 struct mc_comm_net {
     struct mc_comm_net_cfg cfg;
     pthread_mutex_t lock;
-    pthread_cond_t cond; /* a request that is waited for has ended */
-    _Atomic int wanted;  /* threads that want the lock; the progress thread lets them in */
+    pthread_cond_t cond; /* a request that is waited for has ended, or the sleeper has left */
+    int waiting;         /* threads on it */
+    int sleeper;         /* a waiter sleeps on `poll`; the lock is free meanwhile */
+    int watched;         /* the progress thread is woken by `poll` */
+    int armed;           /* nothing has come since the worker was armed */
+    int open;            /* calls */
+    _Atomic int wanted;  /* threads that want the lock; who makes progress lets them in */
     struct {             /* a receive that ended within the call that posts it */
         int ended;
         ucs_status_t status;
@@ -76,9 +89,11 @@ struct mc_comm_net {
     ucp_context_h context;
     ucp_worker_h worker;
     int poll;          /* an epoll of the worker's descriptor (key: world) and pidfds (key: rank) */
+    int duty;          /* the progress thread's: an epoll of `poll` while watched, and of `bell` */
+    int bell;          /* an eventfd: stop */
     struct peer *peer; /* [world] */
     struct address *address;          /* [world] */
-    struct mc_group *groups, *graves; /* I3 */
+    struct mc_group *groups, *graves; /* I4 */
 };
 
 void mc_ucx_lock(struct mc_comm_net *net)
@@ -203,6 +218,7 @@ int mc_ucx_post(struct mc_lane *l, int slot, char *ptr, int64_t bytes, uint64_t 
     }
     ucs_status_ptr_t q = (sends ? transmit : receive)(l, ptr, bytes, slice);
     if (UCS_PTR_IS_PTR(q)) {
+        g->net->armed = 0; /* it may wait for room at the peer's, which no event announces */
         l->op[slot] = q;
         return 0;
     }
@@ -236,18 +252,64 @@ void mc_ucx_counted(struct mc_comm_net *net, int64_t calls, int64_t bytes)
 
 void mc_ucx_wake(struct mc_comm_net *net)
 {
-    pthread_cond_broadcast(&net->cond);
+    if (net->waiting > 0)
+        pthread_cond_broadcast(&net->cond);
+    if (net->sleeper)
+        ucp_worker_signal(net->worker);
+}
+
+void mc_ucx_opened(struct mc_comm_net *net, int calls)
+{
+    net->open += calls;
 }
 
 /* ---- progress ---- */
 
-/* I2. */
-void mc_ucx_drive(struct mc_comm_net *net)
+static int progress(struct mc_comm_net *net)
 {
-    do {
-        while (ucp_worker_progress(net->worker))
-            ;
-    } while (ucp_worker_arm(net->worker) == UCS_ERR_BUSY);
+    int n = 0;
+    while (n < BURST && ucp_worker_progress(net->worker))
+        n++;
+    if (n > 0)
+        net->armed = 0;
+    return n;
+}
+
+/* 1: whatever comes from now on is announced. */
+static int arm(struct mc_comm_net *net)
+{
+    if (!net->armed)
+        net->armed = ucp_worker_arm(net->worker) == UCS_OK;
+    return net->armed;
+}
+
+static void set_watch(struct mc_comm_net *net, int on)
+{
+    struct epoll_event ev = {.events = on ? EPOLLIN | EPOLLONESHOT : 0, .data.fd = net->poll};
+    if (net->watched == on)
+        return;
+    epoll_ctl(net->duty, EPOLL_CTL_MOD, net->poll, &ev);
+    net->watched = on;
+}
+
+/* What remains when the lock is left is the sleeper's, the next waiter's, or the progress thread's
+ * (I3). */
+static void settle(struct mc_comm_net *net)
+{
+    for (int i = 0; i < RETRIES && net->open > 0; i++)
+        if (progress(net) < BURST && arm(net))
+            break;
+    int orphans = net->open > 0 && !net->sleeper;
+    if (orphans && net->waiting > 0)
+        pthread_cond_broadcast(&net->cond);
+    set_watch(net, orphans && net->waiting == 0);
+}
+
+void mc_ucx_settle(struct mc_comm_net *net)
+{
+    settle(net);
+    if (net->open > 0 && !net->armed)
+        ucp_worker_signal(net->worker); /* whoever sleeps goes on trying */
 }
 
 /* ---- peers that go ---- */
@@ -260,7 +322,7 @@ static void tell_groups(struct mc_comm_net *net, int rank, const char *why)
                 mc_group_peer_left(g, m, why);
 }
 
-/* The processes whose pidfd is among the events (I4); how many. All are marked before any is told:
+/* The processes whose pidfd is among the events (I5); how many. All are marked before any is told:
  * who ended because another one died is not named alone. */
 static int mark_gone(struct mc_comm_net *net, const struct epoll_event *ev, int n)
 {
@@ -302,7 +364,9 @@ static void look_at(struct mc_comm_net *net, const struct epoll_event *ev, int n
 {
     if (mark_gone(net, ev, n) == 0)
         return;
-    mc_ucx_drive(net); /* what they sent before */
+    net->armed = 0;
+    for (int i = 0; i < RETRIES && progress(net) == BURST; i++) /* what they sent before */
+        ;
     for (int i = 0; i < n; i++)
         if (ev[i].data.u32 != (uint32_t)net->cfg.world) {
             struct peer *p = &net->peer[ev[i].data.u32];
@@ -338,35 +402,90 @@ static void watch(struct mc_comm_net *net, struct peer *p)
         p->left = 1;
 }
 
+/* Sleeps till something comes or the time is over; the lock is free meanwhile. */
+static void doze(struct mc_comm_net *net, int64_t ns)
+{
+    struct epoll_event ev[16];
+    int64_t ms = (ns + 999999) / 1000000;
+    set_watch(net, 0);
+    net->sleeper = 1;
+    pthread_mutex_unlock(&net->lock);
+    int n = epoll_wait(net->poll, ev, 16, ms > 60000 ? 60000 : (int)ms);
+    mc_ucx_lock(net);
+    net->sleeper = 0;
+    net->armed = 0; /* a descriptor that was not read stays ready: arming reads it */
+    look_at(net, ev, n);
+}
+
+static void let_others_in(struct mc_comm_net *net)
+{
+    if (atomic_load(&net->wanted) == 0)
+        return;
+    pthread_mutex_unlock(&net->lock);
+    sched_yield(); /* whoever wants the lock gets it before we want it again */
+    pthread_mutex_lock(&net->lock);
+}
+
+int mc_ucx_await(struct mc_comm_net *net, const struct mc_comm_req *r, int64_t until_ns)
+{
+    int tries = 0;
+    while (r->state == MC_REQ_OPEN) {
+        if (net->sleeper) {
+            struct timespec t = {.tv_sec = until_ns / 1000000000, .tv_nsec = until_ns % 1000000000};
+            net->waiting++;
+            int late = pthread_cond_timedwait(&net->cond, &net->lock, &t) == ETIMEDOUT;
+            net->waiting--;
+            if (late)
+                return r->state != MC_REQ_OPEN;
+            continue;
+        }
+        int n = progress(net);
+        int64_t left = until_ns - mc_clock_ns();
+        if (r->state != MC_REQ_OPEN || left <= 0)
+            break;
+        if (n == BURST) {
+            let_others_in(net);
+        } else if (arm(net)) {
+            doze(net, left);
+            tries = 0;
+        } else if (++tries > RETRIES) {
+            doze(net, 1000000);
+        }
+    }
+    return r->state != MC_REQ_OPEN;
+}
+
 static void *progress_main(void *arg)
 {
     struct mc_comm_net *net = arg;
+    int wait_ms = IDLE_MS;
     pthread_mutex_lock(&net->lock);
     while (!net->stop) {
-        int n = 0;
-        while (n < 64 && ucp_worker_progress(net->worker))
-            n++;
-        int armed = n < 64 && ucp_worker_arm(net->worker) == UCS_OK;
-        if (!armed && atomic_load(&net->wanted) == 0)
-            continue;
-        pthread_mutex_unlock(&net->lock);
         struct epoll_event ev[16];
-        int events = 0;
-        if (armed)
-            events = epoll_wait(net->poll, ev, 16, -1);
-        else
-            sched_yield(); /* whoever wants the lock gets it before we want it again */
-        pthread_mutex_lock(&net->lock);
-        look_at(net, ev, events);
+        pthread_mutex_unlock(&net->lock);
+        int woken = epoll_wait(net->duty, ev, 2, wait_ms);
+        mc_ucx_lock(net);
+        if (woken > 0)
+            net->watched = 0; /* it was for once */
+        wait_ms = IDLE_MS;
+        if (net->sleeper)
+            continue;
+        net->armed = 0;
+        int n = progress(net);
+        look_at(net, ev, epoll_wait(net->poll, ev, 16, 0));
+        if (n == BURST) {
+            let_others_in(net);
+            wait_ms = 0;
+        } else if (net->open > 0) {
+            settle(net);
+            if (!net->armed) {
+                set_watch(net, 0);
+                wait_ms = 1;
+            }
+        }
     }
     pthread_mutex_unlock(&net->lock);
     return NULL;
-}
-
-int mc_ucx_sleep(struct mc_comm_net *net, int64_t until_ns)
-{
-    struct timespec t = {.tv_sec = until_ns / 1000000000, .tv_nsec = until_ns % 1000000000};
-    return pthread_cond_timedwait(&net->cond, &net->lock, &t) != ETIMEDOUT;
 }
 
 /* ---- endpoints ---- */
@@ -383,7 +502,7 @@ static mc_status endpoint(struct mc_comm_net *net, int rank, struct mc_err *err)
     if (p->ep)
         return MC_OK;
     watch(net, p);
-    if (p->pidfd != -1) /* I4: with UCX's own handling it would go by TCP */
+    if (p->pidfd != -1) /* I5: with UCX's own handling it would go by TCP */
         params.err_mode = UCP_ERR_HANDLING_MODE_NONE;
     ucs_status_t st = ucp_ep_create(net->worker, &params, &p->ep);
     if (st != UCS_OK) {
@@ -436,7 +555,7 @@ static int user_set(const char *name)
     return getenv(full) != NULL;
 }
 
-/* I5. */
+/* I6. */
 static mc_status open_context(struct mc_comm_net *net, struct mc_err *err)
 {
     static const char *const own[][2] = {
@@ -495,6 +614,15 @@ static mc_status open_worker(struct mc_comm_net *net, struct mc_err *err)
     net->poll = epoll_create1(EPOLL_CLOEXEC);
     if (net->poll == -1 || epoll_ctl(net->poll, EPOLL_CTL_ADD, efd, &ev) == -1)
         return mc_err_sys(err, "poll the transport's descriptor");
+    net->duty = epoll_create1(EPOLL_CLOEXEC);
+    net->bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    ev.events = 0; /* not watched */
+    if (net->duty == -1 || net->bell == -1 ||
+        epoll_ctl(net->duty, EPOLL_CTL_ADD, net->poll, &ev) == -1)
+        return mc_err_sys(err, "poll the transport's poll");
+    ev.events = EPOLLIN;
+    if (epoll_ctl(net->duty, EPOLL_CTL_ADD, net->bell, &ev) == -1)
+        return mc_err_sys(err, "poll the bell of the progress thread");
     return MC_OK;
 }
 
@@ -555,7 +683,7 @@ mc_status mc_comm_net_open(const struct mc_comm_net_cfg *cfg, struct mc_comm_net
     if (!net)
         return mc_err_set(err, MC_E_NOMEM, "no memory for the net");
     net->cfg = *cfg;
-    net->poll = -1;
+    net->poll = net->duty = net->bell = -1;
     pthread_mutex_init(&net->lock, NULL);
     pthread_condattr_init(&attr);
     pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
@@ -621,7 +749,7 @@ void mc_comm_net_close(struct mc_comm_net *net)
     if (net->has_thread) {
         mc_ucx_lock(net);
         net->stop = 1;
-        ucp_worker_signal(net->worker);
+        eventfd_write(net->bell, 1);
         mc_ucx_unlock(net);
         pthread_join(net->thread, NULL);
     }
@@ -636,8 +764,10 @@ void mc_comm_net_close(struct mc_comm_net *net)
     }
     if (net->context)
         ucp_cleanup(net->context);
-    if (net->poll != -1)
-        close(net->poll);
+    const int fds[] = {net->duty, net->bell, net->poll};
+    for (int i = 0; i < 3; i++)
+        if (fds[i] != -1)
+            close(fds[i]);
     for (int r = 0; net->peer && r < net->cfg.world; r++)
         if (net->peer[r].pidfd != -1)
             close(net->peer[r].pidfd);
