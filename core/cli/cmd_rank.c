@@ -27,7 +27,7 @@
 
 struct rank {
     const char *run, *resume, *base_dir;
-    int64_t lock_fd, threads;
+    int64_t lock_fd, threads, record, trace;
     int quiet, progress, profile;
     struct mc_rundir rd;
     struct mc_cli_seat seat;
@@ -119,6 +119,8 @@ static mc_status run(struct rank *r, struct mc_train_result *res, struct mc_err 
         .mesh = r->seat.mesh,
         .threads = r->threads > 0 ? (int)r->threads : mc_pool_default_threads((int)r->seat.world),
         .software = MC_SOFTWARE,
+        .record_step = r->record,
+        .trace_step = r->trace,
         .profile = r->profile,
         .quiet = r->quiet,
         .progress = r->progress};
@@ -146,6 +148,8 @@ int mc_cmd_rank(int argc, char **argv)
         {"--resume", "HOW", "fresh, auto or a step", MC_ARG_STR, &r.resume, 0, 0},
         {"--base", "DIR", "where hooks are sought first", MC_ARG_STR, &r.base_dir, 0, 0},
         {"--threads", "N", "threads of this rank", MC_ARG_I64, &r.threads, 1, 4096},
+        {"--record", "STEP", "what ops gave in that step", MC_ARG_I64, &r.record, 1, 9e15},
+        {"--trace", "STEP", "when ops ran in that step", MC_ARG_I64, &r.trace, 1, 9e15},
         {"--quiet", NULL, "no log lines", MC_ARG_FLAG, &r.quiet, 0, 0},
         {"--profile", NULL, "where steps' time goes", MC_ARG_FLAG, &r.profile, 0, 0},
         {"--progress", NULL, "a progress line", MC_ARG_FLAG, &r.progress, 0, 0},

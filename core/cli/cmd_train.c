@@ -69,8 +69,8 @@ struct train {
     struct mc_cli_past past;
     struct mc_recipe_change change[MAX_CHANGES]; /* told once the segment is open */
     int nchanges;
-    int threads; /* of one rank */
-    int64_t wait_s;
+    int threads;                   /* of one rank */
+    int64_t wait_s, record, trace; /* steps; 0: none */
     struct mc_layout layout;
     struct mc_agent_result res;
     int finished;
@@ -323,7 +323,8 @@ static mc_status keep_tokenizer(const struct train *t, struct mc_err *err)
 static mc_status start(struct train *t, struct mc_err *err)
 {
     char exe[1024], threads[16], lock[16], world[16], wait[24];
-    const char *arg[16];
+    const char *arg[32];
+    char record[24], trace[24];
     int n = 0;
     MC_TRY(mc_exe_find(exe, err));
     MC_TRY(new_segment(t, err));
@@ -345,6 +346,16 @@ static mc_status start(struct train *t, struct mc_err *err)
     snprintf(lock, sizeof lock, "%d", t->rd.lock_fd);
     arg[n++] = "--lock-fd";
     arg[n++] = lock;
+    if (t->record > 0) {
+        snprintf(record, sizeof record, "%lld", (long long)t->record);
+        arg[n++] = "--record";
+        arg[n++] = record;
+    }
+    if (t->trace > 0) {
+        snprintf(trace, sizeof trace, "%lld", (long long)t->trace);
+        arg[n++] = "--trace";
+        arg[n++] = trace;
+    }
     if (t->profile)
         arg[n++] = "--profile";
     if (t->quiet)
@@ -563,6 +574,10 @@ int mc_cmd_train(int argc, char **argv)
          1, 86400},
         {"--profile", NULL, "tell at the end where the steps' time went", MC_ARG_FLAG, &t.profile,
          0, 0},
+        {"--record", "STEP", "keep what each op gave in that step, for diff-run", MC_ARG_I64,
+         &t.record, 1, 9e15},
+        {"--trace", "STEP", "keep when each op and transfer of that step ran, for trace",
+         MC_ARG_I64, &t.trace, 1, 9e15},
         {"--quiet", NULL, "no log lines", MC_ARG_FLAG, &t.quiet, 0, 0},
         {"--json", NULL, "the last line of stdout in JSON", MC_ARG_FLAG, &t.json, 0, 0},
     };
@@ -577,6 +592,11 @@ int mc_cmd_train(int argc, char **argv)
     int rc = mc_args_parse(&a, argc, argv);
     if (rc != MC_ARGS_GO)
         return rc;
+    if (t.record > 0 && t.record == t.trace) {
+        fprintf(stderr, "mascon: --record and --trace of the same step: recording takes time that "
+                        "the trace would show; take another step for one of them\n");
+        return 2;
+    }
     return go(&t);
 }
 

@@ -15,6 +15,7 @@
  * pass allocates nothing. A collective that fails ends the pass; its error is kept, and every later
  * call returns it until the graph is bound anew. */
 #pragma once
+#include "../tensor/sketch.h"
 #include "op.h"
 
 struct mc_mesh; /* core/par/mesh.h */
@@ -94,6 +95,35 @@ struct mc_graph_profile {
     struct mc_profile_row row[MC_PROFILE_ROWS];
 };
 void mc_graph_set_profile(struct mc_graph *g, struct mc_graph_profile *p); /* NULL: off */
+/* One step told op by op, while it is set (graph_record.c): begin and end of each verb, and with
+ * `sketch` what it gave. Pointers of a note are good during the call. */
+enum { MC_GRAPH_TOLD = MC_OP_OUT + MC_OP_PARAMS };
+struct mc_graph_told {
+    const char *what; /* "out", "d_out", "d_in", "d_in+" (with what it is added to), or the name of
+                         a parameter: its gradient so far */
+    int k;            /* which of them; of a parameter: which use */
+    int counts;       /* 0: another rank of this replica tells the same */
+    int partial;      /* the whole is the sum over the ranks of this replica */
+    struct mc_sketch is;
+};
+struct mc_graph_note {
+    const char *name, *op, *verb; /* verb: "forward", "backward input", "backward weight", "again":
+                                     recomputed; of a sum or copy "forward", "backward" */
+    int tick, layer, nth;         /* nth: of the calls of this name and op in this place */
+    int comm;                     /* a collective */
+    int64_t begin_ns, end_ns;
+    int ntold;
+    struct mc_graph_told told[MC_GRAPH_TOLD];
+};
+struct mc_graph_record {
+    void *arg;
+    int sketch;
+    void (*step)(void *arg, const struct mc_graph_note *n);
+};
+void mc_graph_record(struct mc_graph *g, const struct mc_graph_record *r); /* NULL: off */
+/* data: the elements of the box, row-major. */
+void mc_graph_sketch_box(const struct mc_shape *shape, const struct mc_box *box, const void *data,
+                         enum mc_dtype dtype, struct mc_sketch *s);
 /* A table for people: node, op, shapes, buffer, lifetime; one line per node. */
 void mc_graph_print(const struct mc_graph *g, void (*line)(void *, const char *), void *arg);
 

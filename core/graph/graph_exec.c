@@ -198,6 +198,15 @@ static void run_step(struct mc_graph *g, const struct mc_step *s, const struct m
         mc_graph_profile_add(g, s, &cx, mc_clock_ns() - t0);
 }
 
+static void run_told(struct mc_graph *g, int t, const struct mc_op_ctx *cx)
+{
+    struct mc_graph_note note;
+    mc_graph_record_begin(g, t, cx, &note);
+    run_step(g, &g->step[t], cx);
+    if (g->failed.code == MC_OK)
+        mc_graph_record_end(g, t, cx, &note);
+}
+
 /* Steps [from, end) (I4, I5). */
 static mc_status run(struct mc_graph *g, int from, int end, struct mc_op_ctx *cx,
                      const struct mc_graph_watch *w, struct mc_err *err)
@@ -208,8 +217,10 @@ static mc_status run(struct mc_graph *g, int from, int end, struct mc_op_ctx *cx
             g->probe(g->probe_arg, t);
         if (w && from == 0)
             tell(g, w, g->need, &k, t);
-        if (g->failed.code == MC_OK)
+        if (g->failed.code == MC_OK && !g->record)
             run_step(g, &g->step[t], cx);
+        else if (g->failed.code == MC_OK)
+            run_told(g, t, cx);
         if (g->gauge_sum && t < g->nforward && g->failed.code == MC_OK)
             mc_graph_gauge_step(g, t, cx);
         if (w && from > 0)

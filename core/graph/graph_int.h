@@ -159,9 +159,10 @@ struct mc_graph {
     struct mc_pool *pool;
     struct mc_graph_buffers buf;
     const struct mc_mesh *mesh;
-    int slot;             /* whose pointers the steps hold; -1: none */
-    struct mc_err failed; /* the first error of a pass; code 0: none */
-    struct mc_graph_profile *profile; /* NULL: nothing is measured */
+    int slot;                             /* whose pointers the steps hold; -1: none */
+    struct mc_err failed;                 /* the first error of a pass; code 0: none */
+    struct mc_graph_profile *profile;     /* NULL: nothing is measured */
+    const struct mc_graph_record *record; /* NULL: nobody is told */
     /* tests: called before each step with its tick; NULL in use */
     void (*probe)(void *arg, int tick);
     void *probe_arg;
@@ -197,6 +198,10 @@ mc_status mc_graph_reshard(struct mc_graph *g, int value, const struct mc_shardi
 mc_status mc_graph_plan(struct mc_graph *g, struct mc_err *err);
 void mc_graph_profile_add(struct mc_graph *g, const struct mc_step *s, const struct mc_op_ctx *cx,
                           int64_t ns);
+void mc_graph_record_begin(const struct mc_graph *g, int t, const struct mc_op_ctx *cx,
+                           struct mc_graph_note *n);
+void mc_graph_record_end(const struct mc_graph *g, int t, const struct mc_op_ctx *cx,
+                         struct mc_graph_note *n);
 mc_status mc_graph_place(struct mc_graph *g, struct mc_err *err); /* stores and offsets */
 void mc_graph_fill_tables(const struct mc_graph *g);
 void mc_graph_resolve(struct mc_graph *g, int slot);

@@ -173,6 +173,7 @@ mc_status mc_trainer_create(const struct mc_train_cfg *cfg, struct mc_trainer **
     }
     MC_TRY_GOTO(st, mc_norms_open(&t->norms, t->recipe, t->world.rank == 0 ? path : NULL, err),
                 fail);
+    MC_TRY_GOTO(st, mc_record_create(t, err), fail);
     MC_TRY_GOTO(st, mc_flops_phases(t->recipe, t->flops, err), fail);
     mc_timeline_open(t);
 fail:
@@ -184,6 +185,7 @@ void mc_trainer_destroy(struct mc_trainer *t)
     if (!t)
         return;
     mc_profile_destroy(t);
+    mc_record_destroy(t);
     mc_metrics_close(&t->metrics);
     mc_timeline_close(t);
     mc_norms_close(&t->norms);

@@ -163,6 +163,7 @@ mc_status mc_step_begin(struct mc_trainer *t, mc_status late, struct mc_err *err
     mc_graph_zero_grads(t->graphs.train);
     mc_transfer_begin(t->transfer);
     mc_norms_begin(&t->norms, t->graphs.train, s->after.steps, s->valid);
+    mc_record_begin(t);
     beat(t);
     return MC_OK;
 }
@@ -185,6 +186,7 @@ mc_status mc_step_microbatch(struct mc_trainer *t, int64_t first, struct mc_err 
                                .targets = t->batch.targets + first * seq,
                                .logical_row = t->batch.row,
                                .watch = mc_transfer_watch(t->transfer, last)};
+    mc_record_microbatch(t, first, &mb);
     MC_TRY(mc_graph_forward(t->graphs.train, 0, &mb, s->after.steps, &s->loss_sum, err));
     int64_t from = mc_clock_ns();
     MC_TRY(mc_graph_backward(t->graphs.train, 0, &mb, s->after.steps, 1.0 / (double)s->valid, err));
@@ -307,6 +309,7 @@ static mc_status agree_judge(struct mc_trainer *t, struct mc_err *err)
         if (s->own == 0) /* I2 */
             MC_TRY(mc_transfer_idle(t->transfer, err));
         MC_TRY(mc_transfer_finish(t->transfer, err));
+        mc_record_grads(t);
         mc_optim_norm_parts(t->optim, norm);
     }
     v[LOSS] = t->world.counts ? s->loss_sum : 0;
@@ -429,6 +432,7 @@ mc_status mc_step_end(struct mc_trainer *t, struct mc_err *err)
     const struct mc_step *s = &t->step;
     struct mc_books *b = &t->books;
     enter(t);
+    mc_record_end(t);
     if (t->world.rank != 0) {
         t->step_allocs += mc_mem_stats().calls - s->allocs; /* I4 */
         return too_many_skips(t, err);

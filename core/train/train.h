@@ -16,6 +16,8 @@ struct mc_train_cfg {
     enum mc_resume resume;
     int64_t resume_step;
     const char *software; /* "mascon 0.1.0": kept in the books */
+    int64_t record_step;  /* the step of which each op's output is kept; 0: none (record.c) */
+    int64_t trace_step;   /* the step of which each op's time is kept; another one; 0: none */
     int profile;          /* measure where steps' time goes, tell it at the end */
     int quiet;            /* no log lines (a person still gets errors) */
     int progress;         /* stderr is a terminal: progress line with ETA */

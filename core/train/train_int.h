@@ -204,8 +204,9 @@ struct mc_trainer {
     int started;     /* weights are in place */
     int sound;       /* after an error: the state is that of the last completed step */
     size_t planned, baseline_rss;
-    uint64_t step_allocs;       /* allocations made inside steps: 0, or the plan is broken */
-    struct mc_profile *profile; /* NULL: not asked for */
+    uint64_t step_allocs;         /* allocations made inside steps: 0, or the plan is broken */
+    struct mc_profile *profile;   /* NULL: not asked for */
+    struct mc_recorder *recorder; /* NULL: not asked for */
 };
 
 /* ---- profile.c ---- */
@@ -225,6 +226,15 @@ int64_t mc_profile_part(struct mc_trainer *t, enum mc_part part, int64_t since);
 /* Tells, and writes segments/NNN/profile.json. */
 mc_status mc_profile_end(struct mc_trainer *t, struct mc_err *err);
 void mc_profile_destroy(struct mc_trainer *t);
+
+/* ---- record.c: each does nothing in a step that is not asked for ---- */
+struct mc_microbatch;
+mc_status mc_record_create(struct mc_trainer *t, struct mc_err *err);
+void mc_record_begin(struct mc_trainer *t); /* the batch is there, on all ranks */
+void mc_record_microbatch(struct mc_trainer *t, int64_t first, const struct mc_microbatch *mb);
+void mc_record_grads(struct mc_trainer *t); /* they are complete, the update is to come */
+void mc_record_end(struct mc_trainer *t);
+void mc_record_destroy(struct mc_trainer *t);
 
 /* ---- fits.c ---- */
 /* Has the checkpoint all tensors of the run, whole, and no others? */
