@@ -99,6 +99,22 @@ mc_status mc_ckpt_fits(const struct mc_ckpt *c, const struct mc_state_tensor *t,
  * progress may be NULL. MC_E_CORRUPT: damage, by file, tensor and offset. */
 mc_status mc_ckpt_verify(struct mc_ckpt *c, void (*progress)(void *, int64_t, int64_t), void *arg,
                          struct mc_err *err);
+/* Tensor by tensor, any two layouts (diff.c). Names ascend; those in one alone are rows, too. */
+struct mc_ckpt_diff {
+    char name[MC_NAME_MAX + 16];
+    int in_a, in_b;
+    enum mc_dtype dtype[2];
+    struct mc_shape shape;
+    int64_t count;
+    int bitwise;
+    double apart, largest; /* ||a - b||, and of its elements */
+    double norm;           /* ||a|| */
+    double deviation;      /* by the norm, or the least that such tensors have; infinite: in one
+                              alone, or other non-finite elements */
+};
+/* mc_free(*rows). MC_E_USAGE: shapes differ, or nothing is in common. */
+mc_status mc_ckpt_diff(struct mc_ckpt *a, struct mc_ckpt *b, struct mc_ckpt_diff **rows, int *n,
+                       struct mc_err *err);
 /* Deletes unfinished folders and, by I4, all but the newest `keep` (>= 2) verified ones. Needs the
  * run's lock. */
 mc_status mc_ckpt_retain(const char *ckpt_dir, int keep, int this_epoch, struct mc_err *err);

@@ -13,6 +13,7 @@
 #include "../recipe/recipe.h"
 #include "../run/rundir.h"
 #include "../train/train.h"
+#include "../../ckpt/ckpt.h"
 #include "../../lua/host.h"
 
 #ifndef MC_VERSION /* set by the build */
@@ -172,6 +173,16 @@ mc_status mc_cli_several_join(struct mc_cli_several *s, const struct mc_recipe *
                               struct mc_err *err);
 int mc_cli_several_end(struct mc_cli_several *s, mc_status st, const struct mc_err *err);
 
+/* ---- diff.c ---- */
+int mc_cli_diff_beyond(const struct mc_ckpt_diff *r, double tolerance);
+/* Of two checkpoint folders; mc_free(*rows). */
+mc_status mc_cli_diff_paths(const char *a, const char *b, struct mc_ckpt_diff **rows, int *n,
+                            struct mc_err *err);
+void mc_cli_diff_json(const struct mc_ckpt_diff *r, struct mc_json *j);
+/* `ckpt diff`; MC_E_DIFF after the answer was given. */
+mc_status mc_cli_ckpt_diff(const char *a, const char *b, int64_t step, double tolerance, int json,
+                           struct mc_err *err);
+
 /* ---- past.c: what a run that is resumed has behind it ---- */
 struct mc_cli_past {
     char ckpt[1100]; /* the checkpoint it would go on from; "": none */
@@ -218,6 +229,8 @@ int mc_cmd_rank(int argc, char **argv);
 int mc_cmd_eval(int argc, char **argv);
 int mc_cmd_generate(int argc, char **argv);
 int mc_cmd_ckpt(int argc, char **argv);
+int mc_cmd_diff_run(int argc, char **argv);
+int mc_cmd_trace(int argc, char **argv);
 int mc_cmd_data(int argc, char **argv);
 int mc_cmd_doc(int argc, char **argv);
 int mc_cmd_version(int argc, char **argv);

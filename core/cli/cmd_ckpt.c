@@ -1,5 +1,5 @@
-/* cmd_ckpt.c - `mascon ckpt ls|show|verify|import`: look at checkpoints, check every byte, make one
- * of a foreign model. Floor 8 (cli).
+/* cmd_ckpt.c - `mascon ckpt ls|show|verify|diff|import`: look at checkpoints, check every byte,
+ * make one of a foreign model. Floor 8 (cli).
  *
  * I1  Nothing here writes: a run in progress may be looked at. import makes a new run, by the way
  *     that train takes (cmd_train.c).
@@ -19,6 +19,8 @@ static const char about[] =
     "  ls      the checkpoints of a run, newest last\n"
     "  show    one checkpoint: its books (step, hashes, cursors ...) and its tensors\n"
     "  verify  every stored byte against its checksum; exit code 4 when something is damaged\n"
+    "  diff    A B: two checkpoints tensor by tensor, whatever layouts wrote them; exit code 4\n"
+    "          when one deviates by more than --tolerance (default 0: when a bit differs)\n"
     "  import  the weights of a transformers model as the first checkpoint of a new run\n"
     "\n"
     "PATH is a run folder, its ckpt/ or one checkpoint. Of a run, show takes the newest whole one "
@@ -249,13 +251,16 @@ static mc_status verify(const char *path, int64_t step, int json, struct mc_err 
 
 int mc_cmd_ckpt(int argc, char **argv)
 {
-    static const char *const verbs[] = {"ls", "show", "verify", "import"};
+    static const char *const verbs[] = {"ls", "show", "verify", "import", "diff"};
     static struct mc_cli_import job;
-    const char *pos[2] = {0};
+    const char *pos[3] = {0};
+    double tolerance = 0;
     int json = 0;
     int64_t step = -1;
     const struct mc_arg arg[] = {
         {"--step", "N", "of a run, the checkpoint of this step", MC_ARG_I64, &step, 0, 9e15},
+        {"--tolerance", "T", "diff: the largest deviation ||a-b|| / ||a|| that is none", MC_ARG_F64,
+         &tolerance, 0, 1e300},
         {"--json", NULL, "answer in JSON", MC_ARG_FLAG, &json, 0, 0},
         {"--recipe", "RECIPE", "import: the recipe of the run", MC_ARG_STR, &job.recipe, 0, 0},
         {"--run", "DIR", "import: the run folder (default ./runs/NAME)", MC_ARG_STR, &job.run, 0,
@@ -265,19 +270,29 @@ int mc_cmd_ckpt(int argc, char **argv)
         {"--device", "D", "import: cpu or cuda", MC_ARG_STR, &job.device, 0, 0},
     };
     struct mc_args a = {.usage = "mascon ckpt ls|show|verify PATH [--step N] [--json]\n"
+                                 "       mascon ckpt diff A B [--step N] [--tolerance T] [--json]\n"
                                  "       mascon ckpt import FROM --recipe RECIPE [--run DIR]",
                         .about = about,
                         .arg = arg,
                         .nargs = sizeof arg / sizeof *arg,
                         .pos = pos,
                         .min_pos = 2,
-                        .max_pos = 2};
+                        .max_pos = 3};
     int rc = mc_args_parse(&a, argc, argv);
     if (rc != MC_ARGS_GO)
         return rc;
     struct mc_err err = {0};
     mc_status st;
-    int import = !strcmp(pos[0], "import");
+    int import = !strcmp(pos[0], "import"), diff = !strcmp(pos[0], "diff");
+    if (diff != (a.npos == 3))
+        st = mc_err_set(&err, MC_E_USAGE, "ckpt %.60s: %s", pos[0],
+                        diff ? "takes two checkpoints or runs" : "one word too many");
+    else if (!diff && tolerance > 0)
+        st = mc_err_set(&err, MC_E_USAGE, "ckpt %.60s: --tolerance is that of diff", pos[0]);
+    else
+        st = MC_OK;
+    if (st != MC_OK)
+        return mc_say_error(&err, st);
     if (import && step < 0 && job.recipe) {
         job.from = pos[1];
         job.json = json;
@@ -293,13 +308,15 @@ int mc_cmd_ckpt(int argc, char **argv)
         st = list(pos[1], json, &err);
     } else if (!strcmp(pos[0], "show")) {
         st = show(pos[1], step, json, &err);
+    } else if (diff) {
+        st = mc_cli_ckpt_diff(pos[1], pos[2], step, tolerance, json, &err);
     } else if (!strcmp(pos[0], "verify")) {
         st = verify(pos[1], step, json, &err);
     } else {
-        const char *near = mc_nearest(pos[0], verbs, 4);
+        const char *near = mc_nearest(pos[0], verbs, 5);
         st = mc_err_set(&err, MC_E_USAGE,
                         "ckpt: unknown verb \"%.60s\"%s%s%s; it is ls, show, "
-                        "verify or import",
+                        "verify, diff or import",
                         pos[0], near ? " (did you mean \"" : "", near ? near : "",
                         near ? "\"?)" : "");
     }
