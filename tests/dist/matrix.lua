@@ -359,6 +359,18 @@ local function chains()
     print(("%d runs that change their layout at every step"):format(#CHAINS))
 end
 
+-- Sequences without labels are in the batch: the same steps with all labels have another loss.
+local function masks()
+    local l = parse "model=llama"
+    local all = start(l, { more = { "--set", "data.mask_eod=false" } })
+    make_references { l }
+    go({ all }, ended_well)
+    if all.rc == 0 then
+        local d = relative(load(all).loss[1], load(reference[key(l)]).loss[1])
+        P.check(d > 1e-5, "the loss of step 1 is the same with and without labels after an end of document (%g)", d)
+    end
+end
+
 -- A few layouts that together touch everything, for whoever wants to know quickly.
 local QUICK = {
     "model=gpt2 dp=2 tp=2 sp=1 shard=1 grads=1 params=1",
@@ -403,6 +415,7 @@ else
     matrix(layouts)
     overlap(layouts, long and 100 or 8)
     chains()
+    masks()
 end
 for _, p in ipairs { "fp64", "fp32" } do
     for _, q in ipairs(QUANTITIES) do
