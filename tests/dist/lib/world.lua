@@ -5,7 +5,8 @@
 -- is the same batch in reverse order: that is the noise twin, from outside. Each source has one sample a step. Tokens of end of
 -- document carry no label (data.mask_eod): source 7 is nothing else, every third one is so in part.
 -- The learning rate of step 1 is 0: the first checkpoint has the initial weights, and in adam_m the first gradient times
--- (1 - beta1) and the clip factor, the same on all layouts.
+-- (1 - beta1) and the clip factor, the same on all layouts. Later it is low: at 1e-2 AdamW makes of the rounding of a first step
+-- twenty times as much in adam_v, in fp64 as in fp32, and a twin that changes the order of samples alone does not show that.
 local bit = require "bit"
 local W = { STEPS = 3, SOURCES = 24, SEQ = 16, EOS = 256 }
 
@@ -34,7 +35,7 @@ return m.recipe {
   data = { tokenizer = "bytes", mask_eod = true, train = { %s } },
   batch = { global = %d, micro = 1 },
   steps = { steps = %d },
-  lr = function(s) return s.step == 1 and 0 or 1e-2 end,
+  lr = function(s) return s.step == 1 and 0 or 1e-3 end,
   optim = m.adamw { betas = { 0.9, 0.95 }, eps = 1e-8, weight_decay = 0.1, clip = %s },
   precision = "fp64",
   checkpoint = { every = "1 steps", keep = 100 },
