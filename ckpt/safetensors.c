@@ -280,7 +280,8 @@ static mc_status open_part(struct mc_safetensors *s, const char *path, struct mc
     if (snprintf(p->path, sizeof p->path, "%s", path) >= (int)sizeof p->path)
         return mc_err_set(err, MC_E_USAGE, "%.100s...: path too long", path);
     MC_TRY(mc_sys_file_size(path, &size, err));
-    MC_TRY(mc_sys_open(path, O_RDONLY, 0, &p->fd, err));
+    /* O_NONBLOCK: a pipe would wait for a writer; opened, it has 0 bytes and is refused */
+    MC_TRY(mc_sys_open(path, O_RDONLY | O_NONBLOCK, 0, &p->fd, err));
     s->nparts++; /* from here on it is closed with the rest */
     return read_part(s, s->nparts - 1, size, err);
 }

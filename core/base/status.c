@@ -102,6 +102,8 @@ static mc_status code_of(int e)
         return MC_E_NOMEM;
     case ENOENT:
     case ENOTDIR:
+    case ELOOP:
+    case ENAMETOOLONG: /* a retry finds it no more than ENOENT's would */
         return MC_E_NOTFOUND;
     case EACCES:
     case EPERM:

@@ -4,17 +4,20 @@
  * I2  A channel holds two messages, or as many as the schedule needs if those are more; a schedule
  *     that locks with as many as there are microbatches and chunks locks with any.
  * I3  The counter-example is as small as can be had cheaply: the fewest microbatches with which the
- *     function's schedule is refused.
+ *     function's schedule is refused. A function that took its time to be refused (it may loop) is
+ *     not asked again.
  *
  * Memory: schedules are handles; costs are the caller's. Threads: one. */
 #include "cli.h"
 #include "../base/arena.h"
+#include "../base/clock.h"
 #include "../pipe/sched.h"
 #include "../plan/stages.h"
 #include <stdio.h>
 #include <string.h>
 
 enum { SMALLEST_TRIES = 64, DEPTH = 2 };
+#define SMALLEST_NS 1500000000LL /* after which no smaller one is looked for */
 
 mc_status mc_cli_costs_create(const struct mc_recipe *r, const double given[4],
                               struct mc_sched_costs *c, struct mc_err *err)
@@ -97,6 +100,7 @@ mc_status mc_cli_schedule_check(struct mc_cli_recipe *r, struct mc_err *err)
     mc_status st = MC_OK;
     for (int k = 0; k < n && st == MC_OK; k++) { /* I1 */
         struct mc_err why = {0};
+        const int64_t begun = mc_clock_ns();
         st = prove(r, counts[k], &c, 0, NULL, &depth, &why);
         if (st != MC_E_RECIPE) {
             if (st != MC_OK && err)
@@ -106,7 +110,9 @@ mc_status mc_cli_schedule_check(struct mc_cli_recipe *r, struct mc_err *err)
         char file[256];
         int line;
         int64_t m = counts[k];
-        for (int64_t small = 1; small < counts[k] && small <= SMALLEST_TRIES; small++) { /* I3 */
+        for (int64_t small = 1; small < counts[k] && small <= SMALLEST_TRIES && /* I3 */
+                                mc_clock_ns() - begun < SMALLEST_NS;
+             small++) {
             struct mc_err less = {0};
             if (prove(r, small, &c, 0, NULL, &depth, &less) == MC_E_RECIPE &&
                 strstr(less.msg, "slot")) { /* the schedule's fault, not a number it cannot take */
@@ -115,7 +121,7 @@ mc_status mc_cli_schedule_check(struct mc_cli_recipe *r, struct mc_err *err)
                 break;
             }
         }
-        if (!r->json) {
+        if (!r->json && mc_clock_ns() - begun < 2 * SMALLEST_NS) {
             struct mc_err again = {0};
             prove(r, m, &c, 1, NULL, &depth, &again);
         }

@@ -378,6 +378,13 @@ end
     write(dir .. "/raise.lua", "return function(p)\n\n  error 'not today'\nend")
     same(mascon("check " .. four .. "--set parallel.schedule=raise.lua"), 2, "raises")
     has(read(dir .. "/err"), "raise.lua:3: not today")
+    -- one that loops is called once: not for every smaller number of microbatches (4 s each) as well
+    write(dir .. "/loops.lua", "return function(p)\n while true do end\nend")
+    local _, cpu = sh(("bash -c 'TIMEFORMAT=%%U; time %s check %s --set parallel.schedule=loops.lua 2>loops.err' 2>&1")
+        :format(quote(program):sub(2, -2), four))
+    has(read(dir .. "/loops.err"), "loops.lua:2: ran longer than 4000 ms of CPU time")
+    cpu = tonumber(cpu:match "([%d.]+)%s*$")
+    expect(cpu and cpu > 3.5 and cpu < 7, "it took %s s of CPU time", tostring(cpu))
 end)
 
 case("plan: operations and parameters are Megatron's", function()

@@ -3,6 +3,7 @@
  * files.
  * links: mc_ckpt */
 #include <math.h>
+#include <sys/stat.h>
 #include "dir_help.h"
 #include "../../ckpt/safetensors.h"
 
@@ -261,6 +262,19 @@ static void an_index(void **state)
     assert_non_null(strstr(err.msg, "is in"));
 }
 
+/* Nobody writes into it: an open that waited for a writer would never end. */
+static void a_pipe_is_refused(void **state)
+{
+    (void)state;
+    struct mc_safetensors *s = NULL;
+    struct mc_err err = {0};
+    assert_int_equal(mkfifo(in_dir("p.safetensors"), 0600), 0);
+    alarm(20);
+    assert_int_equal(mc_safetensors_open(in_dir("p.safetensors"), &s, &err), MC_E_FORMAT);
+    alarm(0);
+    assert_non_null(strstr(err.msg, "p.safetensors: 0 bytes are no safetensors file"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -270,6 +284,7 @@ int main(void)
         cmocka_unit_test(lies),
         cmocka_unit_test(claimed_sizes),
         cmocka_unit_test_setup_teardown(an_index, make_dir, drop_dir),
+        cmocka_unit_test_setup_teardown(a_pipe_is_refused, make_dir, drop_dir),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -66,9 +66,17 @@ static void err_sys_maps_errno(void **state)
 {
     (void)state;
     static const int rows[][2] = {
-        {ENOSPC, MC_E_NOSPC},    {EDQUOT, MC_E_NOSPC},   {ENOMEM, MC_E_NOMEM},
-        {ENOENT, MC_E_NOTFOUND}, {EACCES, MC_E_MACHINE}, {EROFS, MC_E_MACHINE},
-        {EISDIR, MC_E_FORMAT},   {EIO, MC_E_IO},         {EBADF, MC_E_IO},
+        {ENOSPC, MC_E_NOSPC},
+        {EDQUOT, MC_E_NOSPC},
+        {ENOMEM, MC_E_NOMEM},
+        {ENOENT, MC_E_NOTFOUND},
+        {EACCES, MC_E_MACHINE},
+        {EROFS, MC_E_MACHINE},
+        {EISDIR, MC_E_FORMAT},
+        {EIO, MC_E_IO},
+        {EBADF, MC_E_IO},
+        {ELOOP, MC_E_NOTFOUND},
+        {ENAMETOOLONG, MC_E_NOTFOUND},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         struct mc_err e = {0};
