@@ -83,6 +83,7 @@ struct mc_cli_recipe {
     struct mc_problems problems;
     struct mc_check_notes notes;
     struct mc_recipe *recipe;
+    struct mc_train_memory memory; /* of the fullest rank; total 0: not planned (pipelines) */
 };
 /* Loads, checks, tabulates. 0, or the exit code after everything was said (76 after a stop signal,
  * which the caller tells); on 0 the caller ends with mc_cli_unload(), which may also be called

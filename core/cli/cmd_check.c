@@ -1,6 +1,5 @@
 /* cmd_check.c - `mascon check`: everything that would fail, before anything is started. */
 #include "cli.h"
-#include "../base/pool.h"
 #include "../optim/optim.h"
 #include <stdio.h>
 
@@ -28,7 +27,8 @@ static void summary_json(const struct mc_cli_recipe *r, const struct mc_train_me
     mc_json_f64(&j, "flops_per_token", m->flops_causal); /* flops.c */
     mc_json_f64(&j, "flops_per_token_full", m->flops_full);
     mc_json_f64(&j, "flops_per_token_formula", m->flops_formula);
-    mc_json_open(&j, "memory", '{');
+    mc_json_open(&j, "memory", '{'); /* of the fullest rank; zeros: not planned */
+    m = &r->memory;
     mc_json_i64(&j, "params", (int64_t)m->params);
     mc_json_i64(&j, "grads", (int64_t)(m->grads + m->extra_grads));
     mc_json_i64(&j, "master", (int64_t)m->master);
@@ -49,14 +49,18 @@ static void summary(const struct mc_cli_recipe *r, const struct mc_train_memory 
     mc_say_notes(&r->notes);
     mc_say_count(m->parameters, params);
     mc_say_count(steps, n);
-    mc_say_bytes((double)m->total, total);
+    mc_say_bytes((double)r->memory.total, total);
     mc_units_print(r->recipe->steps, target);
     printf("ok\n");
     printf("%s: %s parameters; %s", r->recipe->name, params, target);
     if (r->recipe->steps.unit != MC_UNIT_STEPS && steps >= 0)
         printf(" (%s steps)", n);
-    printf(" of %lld x %lld tokens; %s of memory on one rank\n", (long long)r->recipe->batch.global,
-           (long long)r->recipe->model.seq, total);
+    printf(" of %lld x %lld tokens", (long long)r->recipe->batch.global,
+           (long long)r->recipe->model.seq);
+    if (r->memory.total > 0)
+        printf("; %s of memory on %s rank", total,
+               r->recipe->parallel.dp * r->recipe->parallel.tp > 1 ? "the fullest" : "one");
+    printf("\n");
 }
 
 int mc_cmd_check(int argc, char **argv)
@@ -86,7 +90,7 @@ int mc_cmd_check(int argc, char **argv)
     struct mc_train_memory m = {0};
     rc = mc_cli_load(&r);
     if (rc == 0) {
-        mc_status st = mc_train_plan(r.recipe, mc_pool_default_threads(1), &m, &err);
+        mc_status st = mc_train_plan(r.recipe, 1, &m, &err);
         struct mc_counters zero = {0};
         int64_t steps = mc_steps_to_go(r.recipe, &zero);
         if (st != MC_OK)

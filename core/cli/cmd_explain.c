@@ -1,6 +1,5 @@
 /* cmd_explain.c - `mascon explain`: every resolved value and where it came from. */
 #include "cli.h"
-#include "../base/pool.h"
 #include <stdio.h>
 
 static const char about[] =
@@ -8,8 +7,10 @@ static const char about[] =
     "where\n"
     "each came from (a line of a file, --set, or the default). Starts nothing.";
 
-static void print_memory(const struct mc_train_memory *m)
+static void print_memory(const struct mc_cli_recipe *r)
 {
+    const struct mc_train_memory *m = &r->memory;
+    int64_t ranks = r->recipe->parallel.dp * r->recipe->parallel.tp;
     const struct {
         const char *name;
         size_t bytes;
@@ -23,7 +24,12 @@ static void print_memory(const struct mc_train_memory *m)
                {"batch", m->batch},
                {"total", m->total}};
     char b[32];
-    printf("\nmemory of one rank:\n");
+    if (m->total == 0) /* a note says why */
+        return;
+    if (ranks > 1)
+        printf("\nmemory of the fullest of %lld ranks:\n", (long long)ranks);
+    else
+        printf("\nmemory of one rank:\n");
     for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
         mc_say_bytes((double)row[i].bytes, b);
         printf("  %-12s %14zu  %s\n", row[i].name, row[i].bytes, b);
@@ -59,11 +65,8 @@ int mc_cmd_explain(int argc, char **argv)
     if (rc == 0) {
         struct mc_err err = {0};
         struct mc_json j;
-        struct mc_train_memory m;
         mc_json_init_grow(&j);
-        mc_status st = mc_train_plan(r.recipe, mc_pool_default_threads(1), &m, &err);
-        if (st == MC_OK)
-            st = mc_recipe_explain(r.loaded.box, r.json ? &j : NULL, mc_say_line, NULL);
+        mc_status st = mc_recipe_explain(r.loaded.box, r.json ? &j : NULL, mc_say_line, NULL);
         if (st != MC_OK) {
             rc = mc_say_error(&err, st);
             mc_json_fini(&j);
@@ -71,7 +74,7 @@ int mc_cmd_explain(int argc, char **argv)
             mc_say_json(&j);
         } else {
             mc_json_fini(&j);
-            print_memory(&m);
+            print_memory(&r);
             fflush(stdout);
             mc_say_notes(&r.notes);
         }

@@ -2,6 +2,7 @@
  * cluster. */
 #include "cli.h"
 #include "../base/arena.h"
+#include "../base/pool.h"
 #include "../pipe/sched.h"
 #include "../plan/plan.h"
 #include <stdio.h>
@@ -27,6 +28,7 @@ struct plan_cmd {
     const char *costs, *svg;
     int draw;
     struct mc_plan plan;
+    struct mc_train_memory own; /* of `rank` */
     /* pp > 1 */
     struct mc_sched *sched;
     struct mc_sched_costs cost;
@@ -172,6 +174,8 @@ static void rank_json(const struct plan_cmd *c, struct mc_json *j)
     mc_json_i64(j, "ep", at[MC_AXIS_EP]);
     mc_json_i64(j, "node", c->rank / c->plan.per_node);
     mc_json_i64(j, "device", c->rank % c->plan.per_node);
+    if (c->own.total > 0)
+        mc_json_i64(j, "memory_bytes", (int64_t)c->own.total);
     mc_json_close(j, '}');
 }
 
@@ -254,6 +258,8 @@ static void say_json(const struct plan_cmd *c)
     mc_json_f64(&j, "state_bytes_sharded", p->even.state_sharded);
     mc_json_close(&j, '}');
     checkpoint_json(p, &j);
+    if (c->r.memory.total > 0)
+        mc_json_i64(&j, "memory_bytes", (int64_t)c->r.memory.total); /* of the fullest rank */
     if (c->sched)
         bubble_json(c, &j);
     mc_json_open(&j, "flops", '{');
@@ -333,6 +339,10 @@ static void say_people(const struct plan_cmd *c)
            (long long)p->microbatches);
     printf("state       %s a rank if spread evenly, %s with the optimizer over dp x cp\n", whole,
            shard);
+    if (c->r.memory.total > 0) {
+        mc_say_bytes((double)c->r.memory.total, whole);
+        printf("memory      %s on the fullest rank, activations too\n", whole);
+    }
     printf("operations  %.6g a token causal", p->flops_causal);
     if (p->flops_full > 0)
         printf(", %.6g full", p->flops_full);
@@ -347,6 +357,9 @@ static void say_people(const struct plan_cmd *c)
         printf("\nrank %lld: tp %d, cp %d, ep %d, dp %d, pp %d; node %lld, device %lld\n",
                (long long)c->rank, at[MC_AXIS_TP], at[MC_AXIS_CP], at[MC_AXIS_EP], at[MC_AXIS_DP],
                at[MC_AXIS_PP], (long long)c->rank / p->per_node, (long long)c->rank % p->per_node);
+        mc_say_bytes((double)c->own.total, n);
+        if (c->own.total > 0)
+            printf("memory of it: %s\n", n);
     }
 }
 
@@ -392,6 +405,9 @@ int mc_cmd_plan(int argc, char **argv)
                             c.costs  ? "--costs"
                             : c.draw ? "--draw"
                                      : "--svg");
+        if (st == MC_OK && c.rank >= 0 && c.r.memory.total > 0)
+            st = mc_train_plan_rank(c.r.recipe, &c.plan.layout, (int)c.rank,
+                                    mc_pool_default_threads(c.plan.per_node), &c.own, &err);
         if (st == MC_OK)
             st = simulate(&c, &err);
         if (st == MC_OK && c.svg)

@@ -65,7 +65,7 @@ struct train {
     int quiet, json, profile;
     char base[1024]; /* the recipe's folder, absolute */
     struct mc_rundir rd;
-    struct mc_train_memory memory;
+    size_t ckpt_bytes; /* of one checkpoint, about */
     struct mc_cli_past past;
     struct mc_recipe_change change[MAX_CHANGES]; /* told once the segment is open */
     int nchanges;
@@ -144,10 +144,11 @@ static mc_status check_memory(const struct train *t, struct mc_err *err)
         if (free_bytes < 0 || room < free_bytes)
             free_bytes = room;
     }
-    if (free_bytes < 0 || t->memory.total <= (size_t)free_bytes)
+    size_t all = t->r.memory.total * (size_t)t->layout.world;
+    if (free_bytes < 0 || all <= (size_t)free_bytes)
         return MC_OK;
     char need[32], have[32];
-    mc_say_bytes((double)t->memory.total, need);
+    mc_say_bytes((double)all, need);
     mc_say_bytes((double)free_bytes, have);
     return mc_err_set(
         err, MC_E_MACHINE,
@@ -169,9 +170,7 @@ static mc_status check_device(const struct train *t, struct mc_err *err)
 static mc_status check_disk(const struct train *t, struct mc_err *err)
 {
     struct statvfs v;
-    size_t need = t->memory.params + t->memory.master + t->memory.optim;
-    if (t->memory.master > 0 && t->r.recipe->checkpoint.weights == MC_WEIGHTS_REBUILD)
-        need -= t->memory.params;
+    size_t need = t->ckpt_bytes;
     if (statvfs(t->rd.path, &v) == -1) /* cannot be told: the save will */
         return MC_OK;
     double have = (double)v.f_bavail * (double)v.f_frsize;
@@ -422,13 +421,24 @@ static mc_status go_on(struct mc_err *err)
                       sigabbrev_np(sig));
 }
 
+/* What one rank would keep of all parameters: a checkpoint has it once, whatever the layout. */
+static mc_status size_checkpoint(struct train *t, struct mc_err *err)
+{
+    struct mc_train_memory m;
+    MC_TRY(mc_train_plan(t->r.recipe, 1, &m, err));
+    t->ckpt_bytes = m.params + m.master + m.optim;
+    if (m.master > 0 && t->r.recipe->checkpoint.weights == MC_WEIGHTS_REBUILD)
+        t->ckpt_bytes -= m.params;
+    return MC_OK;
+}
+
 static mc_status run(struct train *t, struct mc_err *err)
 {
     MC_TRY(check_allow(t, err));
     MC_TRY(settle_paths(t, err));
     MC_TRY(mc_check_layout(t->r.recipe, 0, &t->layout, err));
     t->threads = mc_pool_default_threads(t->layout.world);
-    MC_TRY(mc_train_plan(t->r.recipe, t->threads, &t->memory, err));
+    MC_TRY(size_checkpoint(t, err));
     MC_TRY(check_device(t, err));
     MC_TRY(check_memory(t, err));
     if (t->import) {

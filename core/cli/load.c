@@ -9,7 +9,6 @@
  * while it loads. */
 #include "cli.h"
 #include "../base/arena.h"
-#include "../base/pool.h"
 #include "../data/data.h"
 #include "../optim/optim.h"
 #include "../run/spawn.h"
@@ -42,8 +41,8 @@ static mc_status check(struct mc_cli_recipe *r, struct mc_err *err)
                                .nodes = (int)r->nodes,
                                .per_node = (int)r->per_node,
                                .for_train = r->for_train,
-                               .threads = mc_pool_default_threads(1),
-                               .memory = mc_train_plan,
+                               .memory = mc_train_plan_fullest,
+                               .planned = &r->memory,
                                .base_dir = r->loaded.base_dir};
     r->notes.n = 0;
     return mc_check(r->loaded.box, &cfg, &r->problems, &r->notes, err);

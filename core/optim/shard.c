@@ -112,6 +112,18 @@ mc_status mc_shard_create(const struct mc_graph *g, int parts, int me, int split
     return MC_OK;
 }
 
+int64_t mc_shard_largest(const struct mc_shard *s)
+{
+    int64_t most = s->state_count;
+    for (int k = 0; k < s->parts && s->split; k++) {
+        int64_t n = 0;
+        for (int b = 0; b < s->nbuckets; b++) /* I2 */
+            n = (n + ALIGN - 1) / ALIGN * ALIGN + s->count[b * s->parts + k];
+        most = n > most ? n : most;
+    }
+    return most;
+}
+
 void mc_shard_destroy(struct mc_shard *s)
 {
     if (!s)

@@ -30,6 +30,8 @@ struct mc_shard {
 };
 mc_status mc_shard_create(const struct mc_graph *g, int parts, int me, int split,
                           struct mc_shard **s, struct mc_err *err);
+/* state_count of the part that has most. */
+int64_t mc_shard_largest(const struct mc_shard *s);
 void mc_shard_destroy(struct mc_shard *s);
 /* The box of the logical tensor that rows [row, row + rows) of p's box are. */
 struct mc_box mc_shard_box(const struct mc_param *p, int64_t row, int64_t rows);

@@ -16,6 +16,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include "../base/pool.h"
 #include "../base/sysio.h"
 #include "../data/tokenizer.h"
 #include "../train/train.h"
@@ -376,23 +377,33 @@ static void memory_text(const struct mc_train_memory *m, char dst[240])
     snprintf(dst + n, 240 - n, ")");
 }
 
+static int threads_of(const struct check *c)
+{
+    int here = c->per_node > 0 && c->per_node < c->world ? c->per_node : c->world;
+    if (c->cfg->threads > 0)
+        return c->cfg->threads;
+    return mc_pool_default_threads(c->cfg->for_train ? c->world : here);
+}
+
 /* Only of a recipe without problems: the plan builds the model's graph. */
 static mc_status check_memory(struct check *c, struct mc_err *err)
 {
     const struct mc_recipe *r = c->r;
     struct mc_train_memory m = {0};
     struct mc_err why = {0};
+    struct mc_layout l;
     int64_t have;
-    char need[240], b[32];
+    char need[240], all[300], b[32];
     mc_status st;
 
     if (!c->cfg->memory || r->batch.global == 0)
         return MC_OK;
-    if (c->world != 1) {
-        note(c, "memory: not planned for more than one rank in this version");
+    if (r->parallel.pp > 1 || r->parallel.cp > 1 || r->parallel.ep > 1) {
+        note(c, "memory: not planned for pipelines in this version");
         return MC_OK;
     }
-    st = c->cfg->memory(r, c->cfg->threads > 0 ? c->cfg->threads : 1, &m, &why);
+    MC_TRY(mc_check_layout(r, c->world, &l, err));
+    st = c->cfg->memory(r, &l, threads_of(c), &m, &why);
     if (st == MC_E_RECIPE || st == MC_E_USAGE) {
         /* The graph's faults are the model's; the optimizer's rules name their own key. */
         say(c, strncmp(why.msg, "optim.", 6) == 0 ? "optim" : "model", "", "%s", why.msg);
@@ -400,6 +411,8 @@ static mc_status check_memory(struct check *c, struct mc_err *err)
     }
     if (st != MC_OK)
         return mc_err_set(err, st, "%s", why.msg);
+    if (c->cfg->planned)
+        *c->cfg->planned = m;
     memory_text(&m, need);
     if (r->cluster.mem_bytes > 0 && m.total > (size_t)r->cluster.mem_bytes) {
         mc_units_print_bytes(r->cluster.mem_bytes, b);
@@ -407,13 +420,19 @@ static mc_status check_memory(struct check *c, struct mc_err *err)
             "one rank needs %s, cluster.mem is %s", need, b);
     }
     have = c->cfg->for_train && r->device == MC_DEVICE_CPU ? mem_available() : 0;
-    if (have > 0 && m.total > (size_t)have) {
+    if (have > 0 && m.total > (size_t)have / (size_t)c->world) {
+        if (c->world > 1)
+            snprintf(all, sizeof all, "%d ranks need %s each", c->world, need);
+        else
+            snprintf(all, sizeof all, "needs %s", need);
         mc_units_print_bytes(have, b);
         c->machine++;
         say(c, "batch.micro", "a smaller batch.micro, or parallel.recompute = \"block\"",
-            "needs %s, this machine has %s available", need, b);
+            "%s, this machine has %s available", all, b);
     }
-    if (!c->cfg->for_train) /* training says what it took */
+    if (!c->cfg->for_train && c->world > 1)
+        note(c, "memory of the fullest of %d ranks: %s", c->world, need);
+    else if (!c->cfg->for_train) /* training says what it took */
         note(c, "memory of one rank: %s", need);
     return MC_OK;
 }

@@ -11,11 +11,13 @@ struct mc_check_cfg {
     const int *node_of; /* [ranks] the real host list, where there is one; NULL: per_node */
     int for_train; /* 1: refuse what this version cannot train: declared/required data, more than
                       one rank, ... */
-    int threads;   /* of one rank, for the memory plan; 0: 1 */
+    int threads;   /* of one rank, for the memory plan; 0: the cores here over a node's ranks */
     const char *base_dir; /* relative data paths start here; NULL: paths are not looked at */
-    /* mc_train_plan(); NULL: memory is not checked */
-    mc_status (*memory)(const struct mc_recipe *r, int threads, struct mc_train_memory *m,
-                        struct mc_err *err);
+    /* mc_train_plan_fullest(); NULL: memory is not checked */
+    mc_status (*memory)(const struct mc_recipe *r, const struct mc_layout *layout, int threads,
+                        struct mc_train_memory *m, struct mc_err *err);
+    struct mc_train_memory *planned; /* what it said of the fullest rank, if it was asked; may be
+                                        NULL */
 };
 enum { MC_CHECK_NOTES = 24 };
 struct mc_check_notes {

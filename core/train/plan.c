@@ -7,6 +7,8 @@
  * I2  Evaluation shares parameters and scratch with training: the two never overlap in time.
  * I3  One graph runs every phase of data.phases: planned for the longest sequence, run at the
  * length of the step in hand. Evaluation is of model.seq throughout, so that its losses compare.
+ * I4  Ranks of one layout differ by their place on tp (padding, parameters that one of them holds)
+ * and by their shard of the optimizer's state; batch buffers are the fullest replica's on all.
  *
  * Arena bytes:
  *     params         weights; fp32 and fp64: also the master
@@ -126,6 +128,14 @@ static mc_status build_shard(const struct mc_recipe *r, const struct mc_layout *
                            err);
 }
 
+static void set_optim(struct mc_graphs *g, const struct mc_shard *shard, enum mc_dtype precision)
+{
+    struct mc_optim_memory m = mc_optim_memory(shard, precision);
+    g->bytes[MC_ARENA_MASTER] = m.master;
+    g->bytes[MC_ARENA_ADAM_M] = m.m;
+    g->bytes[MC_ARENA_ADAM_V] = m.v;
+}
+
 mc_status mc_graphs_build(const struct mc_recipe *r, const struct mc_layout *layout, int rank,
                           int threads, struct mc_graphs *out, struct mc_err *err)
 {
@@ -155,10 +165,7 @@ mc_status mc_graphs_build(const struct mc_recipe *r, const struct mc_layout *lay
     g.bytes[MC_ARENA_SLOTS] = m->slots;
     g.bytes[MC_ARENA_TEMP] = m->temp;
     g.bytes[MC_ARENA_TABLES] = m->tables;
-    struct mc_optim_memory om = mc_optim_memory(g.shard, r->precision);
-    g.bytes[MC_ARENA_MASTER] = om.master;
-    g.bytes[MC_ARENA_ADAM_M] = om.m;
-    g.bytes[MC_ARENA_ADAM_V] = om.v;
+    set_optim(&g, g.shard, r->precision);
     if (r->data.nvalid > 0 || r->data.holdout > 0 || r->data.split[1] > 0) {
         cfg.mode = MC_GRAPH_EVAL;
         cfg.bound.t = r->model.seq;
@@ -187,23 +194,40 @@ void mc_graphs_destroy(struct mc_graphs *g)
     memset(g, 0, sizeof *g);
 }
 
-mc_status mc_train_plan(const struct mc_recipe *r, int threads, struct mc_train_memory *m,
-                        struct mc_err *err)
+/* Of the whole model: a rank's graph has its part of the work alone. */
+static mc_status whole_flops(const struct mc_recipe *r, struct mc_flops *out, struct mc_err *err)
 {
-    return mc_train_plan_rank(r, NULL, 0, threads, m, err);
+    struct mc_flops f[MC_MAX_PHASES + 1];
+    int64_t longest = r->model.seq;
+    MC_TRY(mc_flops_phases(r, f, err));
+    *out = f[0];
+    for (int i = 0; i < r->data.nphases; i++)
+        if (r->data.phase[i].seq > longest) {
+            longest = r->data.phase[i].seq;
+            *out = f[i + 1];
+        }
+    return MC_OK;
 }
 
-mc_status mc_train_plan_rank(const struct mc_recipe *r, const struct mc_layout *layout, int rank,
-                             int threads, struct mc_train_memory *m, struct mc_err *err)
+/* fullest: of the data-parallel group, as the member with the largest shard. */
+static mc_status plan(const struct mc_recipe *r, const struct mc_layout *layout, int rank,
+                      int fullest, int threads, struct mc_train_memory *m, struct mc_err *err)
 {
     struct mc_graphs g;
+    struct mc_flops flops = {0};
     MC_TRY(mc_graphs_build(r, layout, rank, threads, &g, err));
     mc_status st = mc_optim_check(r, g.train, err);
+    if (st == MC_OK)
+        st = whole_flops(r, &flops, err);
     if (st != MC_OK) {
         mc_graphs_destroy(&g);
         return mc_err_trail(err, st, __FILE__, __LINE__);
     }
-    struct mc_flops flops = mc_flops_of(r, g.train, mc_recipe_longest(r));
+    if (fullest) {
+        struct mc_shard largest = *g.shard;
+        largest.state_count = mc_shard_largest(g.shard);
+        set_optim(&g, &largest, r->precision);
+    }
     struct mc_train_memory out = {
         .params = g.bytes[MC_ARENA_PARAMS],
         .grads = g.bytes[MC_ARENA_GRADS],
@@ -224,5 +248,33 @@ mc_status mc_train_plan_rank(const struct mc_recipe *r, const struct mc_layout *
         out.total += g.bytes[i];
     mc_graphs_destroy(&g);
     *m = out;
+    return MC_OK;
+}
+
+mc_status mc_train_plan(const struct mc_recipe *r, int threads, struct mc_train_memory *m,
+                        struct mc_err *err)
+{
+    return plan(r, NULL, 0, 0, threads, m, err);
+}
+
+mc_status mc_train_plan_rank(const struct mc_recipe *r, const struct mc_layout *layout, int rank,
+                             int threads, struct mc_train_memory *m, struct mc_err *err)
+{
+    return plan(r, layout, rank, 0, threads, m, err);
+}
+
+/* I4 */
+mc_status mc_train_plan_fullest(const struct mc_recipe *r, const struct mc_layout *layout,
+                                int threads, struct mc_train_memory *m, struct mc_err *err)
+{
+    struct mc_train_memory most = {0}, one;
+    for (int i = 0; i < layout->size[MC_AXIS_TP]; i++) {
+        int coord[MC_NAXES] = {0};
+        coord[MC_AXIS_TP] = i;
+        MC_TRY(plan(r, layout, mc_layout_rank(layout, coord), 1, threads, &one, err));
+        if (one.total > most.total)
+            most = one;
+    }
+    *m = most;
     return MC_OK;
 }

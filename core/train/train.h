@@ -42,6 +42,9 @@ struct mc_train_memory {
 };
 mc_status mc_train_plan(const struct mc_recipe *r, int threads, struct mc_train_memory *m,
                         struct mc_err *err);
+/* Of the rank of a layout without pp, cp and ep that needs most. */
+mc_status mc_train_plan_fullest(const struct mc_recipe *r, const struct mc_layout *layout,
+                                int threads, struct mc_train_memory *m, struct mc_err *err);
 /* Of rank `rank` of a layout; NULL: one rank. */
 mc_status mc_train_plan_rank(const struct mc_recipe *r, const struct mc_layout *layout, int rank,
                              int threads, struct mc_train_memory *m, struct mc_err *err);

@@ -1,5 +1,5 @@
 -- user.lua PROGRAM - what several ranks give a person besides losses: text and evaluation of a checkpoint on any layout, the
--- norms of layers, phases of data, bf16.
+-- norms of layers, phases of data, bf16, and what memory a rank takes.
 package.path = arg[0]:gsub("[^/]*$", "") .. "../fault/?.lua;" .. package.path
 local P = require "lib.proc"
 local a = P.args(arg)
@@ -168,6 +168,40 @@ print(("bf16: 4 ranks within %.1e of one rank, which is within %.1e of fp32"):fo
 train("bf16-twice", "recipes/tiny_llama.lua", bf16 .. " --set steps.steps=6 " .. split)
 local rest, again = train("bf16-twice", "recipes/tiny_llama.lua", bf16 .. " --set steps.steps=10 --resume auto " .. split)
 P.check(again == hash and rest[10] == parts[10], "bf16 on 4 ranks, resumed: weights %s, never stopped: %s", tostring(again), tostring(hash))
+
+-- memory: each rank's plan, the fullest of them, and what a run took
+local function number(text, key) return tonumber((text:gsub("%s", "")):match('"' .. key .. '":(%d+)')) end
+for name, more in pairs { ["memory-whole"] = "", ["memory-sharded"] = "--set parallel.shard_optimizer=true" } do
+    local shape = "recipes/tiny_llama.lua --ranks 4 --set parallel.tp=2 --set model.vocab=261 --set precision=bf16 --json " .. more
+    local most, each = 0, {}
+    for k = 0, 3 do
+        local rank = select(2, mascon(("plan %s --rank %d"):format(shape, k))):match '"rank":{.-}'
+        each[k] = number(rank or "", "memory_bytes") or 0
+        most = math.max(most, each[k])
+    end
+    local checked = number(select(2, mascon("check " .. shape)):match '"memory":{.-}' or "", "total")
+    P.check(most > 0 and checked == most, "%s: check: %s, the fullest of 4 planned ranks: %s", name, tostring(checked), tostring(most))
+    local code, _, err = mascon(("train %s --run %s/%s --quiet --set steps.steps=1"):format(shape, dir, name))
+    P.check(code == 0, "%s: exit %s: %s", name, tostring(code), err) -- each rank asserts that it took what was planned
+    local event = (P.read(dir .. "/" .. name .. "/events.jsonl") or ""):match '[^\n]*"kind":"memory"[^\n]*' or ""
+    P.check(number(event, "planned") == each[0] and number(event, "allocated") == each[0], "%s: rank 0 planned %d: %s", name, each[0], event)
+    if more ~= "" then P.check(most < (number(select(2, mascon("check " .. shape:gsub(more, "", 1))):match '"memory":{.-}' or "", "total") or 0),
+        "%s: sharding saves nothing", name) end
+end
+
+-- ranks that together need more than the machine has: refused before a run folder exists
+local free = tonumber((P.read "/proc/meminfo"):match "MemAvailable:%s*(%d+)") * 1024
+local function total(micro)
+    local set = ("--set batch.micro=%d --set batch.global=%d"):format(micro, 2 * micro)
+    return number(select(2, mascon("check recipes/tiny_llama.lua --ranks 2 --json " .. set)):match '"memory":{.-}', "total"), set
+end
+local small, more = total(8), total(16)
+local micro = math.floor(0.6 * free / ((more - small) / 8))
+local need, set = total(micro)
+P.check(need < 0.8 * free and 2 * need > free, "memory of a rank at micro %d: %s of %d", micro, tostring(need), free)
+local refused, _, why = mascon(("train recipes/tiny_llama.lua --ranks 2 --run %s/large %s"):format(dir, set))
+P.check(refused == 3 and why:find("2 ranks need", 1, true), "two ranks of 0.6 of the memory: exit %s: %s", tostring(refused), why)
+P.check(not P.read(dir .. "/large/run.lock") and not io.open(dir .. "/large"), "a run folder was made")
 
 P.sh("rm -rf '" .. dir .. "'")
 P.finish()

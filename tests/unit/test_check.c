@@ -440,9 +440,10 @@ static void check_asks_whether_the_data_exist(void **state)
     rmdir(dir);
 }
 
-static mc_status fake_plan(const struct mc_recipe *r, int threads, struct mc_train_memory *m,
-                           struct mc_err *err)
+static mc_status fake_plan(const struct mc_recipe *r, const struct mc_layout *layout, int threads,
+                           struct mc_train_memory *m, struct mc_err *err)
 {
+    assert_int_equal(layout->world, 1);
     if (r->log_every == 13)
         return mc_err_set(err, MC_E_RECIPE, "layers.0.norm: rmsnorm (line 7): no");
     m->params = (size_t)r->log_every << 30;
