@@ -198,9 +198,9 @@ local function deviations(a, b, model)
         n = n + (count or 1)
     end
     tensors("gradient", "first", "adam_m/")
-    tensors("value", "last", "model/", W.NO_VALUE[model])
+    tensors("value", "last", "model/", W.no_value(model, a.layout.precision))
     tensors("moment", "last", "adam_m/")
-    tensors("moment", "last", "adam_v/", W.NO_VALUE[model])
+    tensors("moment", "last", "adam_v/", W.no_value(model, a.layout.precision))
     return dev, who, n
 end
 
