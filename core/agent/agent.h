@@ -20,6 +20,7 @@ enum mc_agent_event_kind {
     MC_AEV_LOST,   /* the coordinator is gone */
     MC_AEV_SPAWNED,
     MC_AEV_SPAWN_FAILED,
+    MC_AEV_SAID, /* the rank's page holds its last word: it is about to leave */
     MC_AEV_EXITED,
     MC_AEV_TICK
 };
@@ -40,7 +41,10 @@ struct mc_agent {
     int lost;              /* ... LOST, or silence */
     int64_t wait_ns;       /* how long the coordinator may say nothing when it must; 0: for ever */
     int64_t wait_until_ns; /* 0: it need not say anything now */
+    int64_t leave_ns;      /* how long a rank may take to end after its last word; 0: for ever */
+    int64_t leave_by_ns[MC_AGENT_RANKS]; /* 0: it has said nothing */
     uint8_t up[MC_AGENT_RANKS];
+    uint8_t late[MC_AGENT_RANKS]; /* killed because it did not leave */
 };
 void mc_agent_init(struct mc_agent *a, int nranks, int64_t wait_ns);
 /* Returns the number of actions written. */
@@ -67,7 +71,8 @@ struct mc_agent_run {
     const char *const *rank_args;       /* NULL-ended, may be NULL:
                                            exe rank RUN N rank_args... --page-fd F --ctl-fd C */
     int64_t grace_ns;                   /* between a stop signal and the kill; 0: 10 minutes */
-    int64_t wait_ns;             /* how long the start waits for agents and ranks; 0: 2 minutes */
+    int64_t wait_ns; /* how long the start waits for agents and ranks, and the end for a rank that
+                        has said its last word; 0: 2 minutes */
     uint64_t recipe_hash, build; /* what every rank and every agent must agree on */
 };
 struct mc_agent_result {

@@ -136,17 +136,29 @@ static void describe_missing(const struct mc_coord_run *c, char *dst, size_t cap
                  missing, total, c->table.what, s);
 }
 
-static void describe(const struct mc_coord_run *c, const char *cls, char *dst, size_t cap)
+/* witness: whose words name a laggard; -1 else. */
+static void describe(const struct mc_coord_run *c, const char *cls, int witness, char *dst,
+                     size_t cap)
 {
     const struct mc_coord_cause *k = &c->coord.cause;
     const struct mc_coord_rank *r = k->rank >= 0 ? &c->rank[k->rank] : NULL;
     char who[400];
     if (strcmp(cls, "rendezvous") == 0) {
         describe_missing(c, dst, cap);
+    } else if (witness >= 0) {
+        name_rank(c, k->rank, 1, who, sizeof who);
+        snprintf(dst, cap, "%s came to a standstill and was killed; rank %d says: %.800s", who,
+                 witness, c->rank[witness].message);
     } else if (strcmp(cls, "stop_timeout") == 0) {
         name_rank(c, k->rank, 1, who, sizeof who);
         snprintf(dst, cap, "%s had not ended %lld s after it was asked to and was killed", who,
-                 (long long)(c->coord.grace_ns / 1000000000));
+                 (long long)(c->coord.stop_ns / 1000000000));
+    } else if (strcmp(cls, "exit_timeout") == 0) {
+        name_rank(c, k->rank, 1, who, sizeof who);
+        snprintf(dst, cap,
+                 "%s had done its work (exit code %d) and did not end within %g s: it was killed; "
+                 "what is committed is safe",
+                 who, r->end.exit_code, (double)c->coord.wait_ns / 1e9);
     } else if (strcmp(cls, "killed_by_user") == 0) {
         snprintf(dst, cap, "killed at the %d. stop signal, before the ranks had ended",
                  c->coord.signals);
@@ -190,8 +202,27 @@ static void others(const struct mc_coord_run *c, struct mc_json *j)
     mc_json_close(j, ']');
 }
 
+/* Ranks that waited in vain have said so and left. Who said nothing is the one they waited for; -1:
+ * cannot be told. The cause becomes that rank, in the words of the one that noticed it. */
+static int name_laggard(struct mc_coord_run *c)
+{
+    struct mc_coord_cause *k = &c->coord.cause;
+    int witness = k->rank;
+    if (strcmp(k->cls, "timeout") != 0)
+        return -1;
+    for (int r = 0; r < c->coord.world; r++) {
+        if (c->rank[r].end.result_valid)
+            continue;
+        k->cls = "laggard";
+        k->rank = r;
+        return witness;
+    }
+    return -1;
+}
+
 static void do_incident(struct mc_coord_run *c)
 {
+    const int witness = name_laggard(c);
     const struct mc_coord_cause *k = &c->coord.cause;
     const struct mc_coord_rank *r = k->rank >= 0 ? &c->rank[k->rank] : NULL;
     const char *cls = k->cls;
@@ -203,7 +234,7 @@ static void do_incident(struct mc_coord_run *c)
     if (r && strcmp(cls, "rank_death") == 0 && WIFSIGNALED(r->end.wait_status) &&
         WTERMSIG(r->end.wait_status) == 9 /* SIGKILL */ && r->end.oom)
         cls = "oom";
-    describe(c, cls, text, sizeof text);
+    describe(c, cls, witness, text, sizeof text);
     for (int i = 0; i < c->coord.world && !r; i++)
         step = c->rank[i].end.step > step ? c->rank[i].end.step : step;
     mc_json_init_grow(&rest);
@@ -330,7 +361,8 @@ static void hear_exited(struct mc_coord_run *c, const struct mc_msg *m)
                                       .result_valid = r->end.result_valid,
                                       .exit_code = r->end.exit_code,
                                       .has_message = r->message[0] != 0,
-                                      .status = r->end.status};
+                                      .status = r->end.status,
+                                      .late = r->end.late};
     mc_coord_event(c, &ev);
 }
 

@@ -3,7 +3,8 @@
  *
  *   v   of EXITED (run/wire.c)
  *   0   wait status, as from waitpid
- *   1   bit 0: the page holds a result; bit 1: the out-of-memory killer was at work
+ *   1   bit 0: the page holds a result; bit 1: the out-of-memory killer was at work; bit 2: its
+ *       agent killed it, because it did not leave after its last word
  *   2   exit code on the page
  *   3   mc_status of the page's error
  *   4   steps of this segment
@@ -23,7 +24,7 @@
 void mc_agent_exit_pack(const struct mc_agent_exit *x, int64_t v[MC_MSG_VALUES])
 {
     v[0] = x->wait_status;
-    v[1] = (x->result_valid ? 1 : 0) | (x->oom ? 2 : 0);
+    v[1] = (x->result_valid ? 1 : 0) | (x->oom ? 2 : 0) | (x->late ? 4 : 0);
     v[2] = x->exit_code;
     v[3] = x->status;
     v[4] = x->segment_steps;
@@ -39,6 +40,7 @@ void mc_agent_exit_unpack(const int64_t v[MC_MSG_VALUES], struct mc_agent_exit *
     *x = (struct mc_agent_exit){.wait_status = (int)v[0],
                                 .result_valid = (int)(v[1] & 1),
                                 .oom = (int)(v[1] >> 1 & 1),
+                                .late = (int)(v[1] >> 2 & 1),
                                 .exit_code = (int)v[2],
                                 .status = (mc_status)v[3],
                                 .segment_steps = v[4],

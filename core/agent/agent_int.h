@@ -53,7 +53,7 @@ mc_status mc_coord_hear(struct mc_coord_run *c, int node, const struct mc_msg *m
 /* ---- agent_exit.c ---- */
 /* EXITED's values; see wire.c. */
 struct mc_agent_exit {
-    int wait_status, result_valid, exit_code, oom;
+    int wait_status, result_valid, exit_code, oom, late;
     mc_status status;
     int64_t segment_steps, step, result_step;
     enum mc_phase phase;

@@ -408,6 +408,7 @@ static void rank_ended(struct runner *r, int i, int wait_status)
     struct mc_agent_exit x = {.wait_status = wait_status,
                               .result_valid = atomic_load(&p->result_valid) == 1,
                               .exit_code = p->exit_code,
+                              .late = r->agent.late[i],
                               .status = p->status,
                               .segment_steps = p->segment_steps,
                               .step = atomic_load(&p->step),
@@ -443,6 +444,8 @@ static void look_at_ranks(struct runner *r)
         if (io->ctl_fd != -1)
             hear_rank(r, i);
         give_to_rank(r, i);
+        if (atomic_load(&io->page->result_valid) == 1 && r->agent.leave_by_ns[i] == 0)
+            feed(r, &(struct mc_agent_event){.kind = MC_AEV_SAID, .rank = i});
         if (waitpid(io->child.pid, &st, WNOHANG) != io->child.pid) /* I3 */
             continue;
         if (io->child.pidfd != -1)
@@ -549,6 +552,7 @@ static mc_status open_world(struct runner *r, struct mc_err *err)
     r->world = o ? o->world : cfg->nranks;
     /* longer than the coordinator's own waits, which say what was missing */
     mc_agent_init(&r->agent, cfg->nranks, o && o->node > 0 ? 2 * wait_ns : 0);
+    r->agent.leave_ns = wait_ns;
     if (!o || o->node == 0)
         MC_TRY(open_coordinator(r, o ? o->nodes : 1, wait_ns, err));
     if (!o)

@@ -11,6 +11,8 @@
  * I4  Without its coordinator a node does not go on: its ranks are killed, 76.
  * I5  A coordinator that is silent when it must speak (before SPAWN; after the last rank's end) is
  *     gone.
+ * I6  A rank that has said its last word ends soon, or is killed: what it does then is our own
+ *     taking down, which must not keep a run for ever.
  *
  * Threads: one. */
 #include "agent.h"
@@ -64,6 +66,16 @@ static void finish_if_last(struct mc_agent *a, struct out *o, int64_t now_ns)
     add(o, MC_AACT_FINISH, -1)->exit_code = a->exit_code;
 }
 
+static void kill_late(struct mc_agent *a, struct out *o, int64_t now_ns) /* I6 */
+{
+    for (int r = 0; r < a->nranks; r++)
+        if (a->up[r] && a->leave_by_ns[r] != 0 && now_ns >= a->leave_by_ns[r]) {
+            a->leave_by_ns[r] = 0;
+            a->late[r] = a->phase != MC_AGENT_KILLING;
+            add(o, MC_AACT_KILL, r)->sig = SIGKILL;
+        }
+}
+
 static void end(struct mc_agent *a, struct out *o, int exit_code, int lost, int64_t now_ns)
 {
     if (!a->ended) {
@@ -108,6 +120,10 @@ int mc_agent_step(struct mc_agent *a, const struct mc_agent_event *ev, int64_t n
         a->spawning--;
         finish_if_last(a, &o, now_ns);
         break;
+    case MC_AEV_SAID:
+        if (a->leave_ns > 0 && a->up[ev->rank] && a->leave_by_ns[ev->rank] == 0)
+            a->leave_by_ns[ev->rank] = now_ns + a->leave_ns;
+        break;
     case MC_AEV_EXITED:
         a->up[ev->rank] = 0;
         a->alive--;
@@ -133,6 +149,7 @@ int mc_agent_step(struct mc_agent *a, const struct mc_agent_event *ev, int64_t n
             expect(a, now_ns);
         if (a->wait_until_ns != 0 && now_ns >= a->wait_until_ns)
             end(a, &o, 76, 1, now_ns);
+        kill_late(a, &o, now_ns);
         break;
     }
     return o.n;

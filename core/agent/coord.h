@@ -32,6 +32,7 @@ struct mc_coord_event {
     int result_valid, exit_code; /* EXITED: what the rank's page said */
     int has_message;  /* EXITED: the page holds an error: 76 without is an orderly stop */
     mc_status status; /* EXITED: of that error */
+    int late; /* EXITED: its agent killed it, because it did not leave after its last word */
     int sig;
 };
 enum mc_coord_action_kind {
@@ -79,6 +80,7 @@ struct mc_coord {
     int exit_code, signals, last_sig;
     int64_t grace_ns;   /* between a stop and the kill: long enough for a checkpoint; 0: for ever */
     int64_t kill_at_ns; /* 0: never */
+    int64_t stop_ns;    /* the span of it */
     enum mc_coord_wait wait; /* what wait_until_ns is for */
     int64_t wait_ns, wait_until_ns;
     struct mc_coord_cause cause;

@@ -11,11 +11,11 @@
  *     arrive: the rank that made others fail is often seen after them. A death outweighs
  *     everything and is final at once. Ends of ranks that we killed are no cause.
  * I4  75 is only what a rank said itself: an end without a valid result never is an orderly stop.
- * I5  Every stop request is forwarded to every rank that is up (the second means "now"); the third
- *     kills: a person has waited long enough, and a checkpoint is whole or absent anyway. A request
- *     that reaches several agents (as Slurm's do) is one: their counts are not added.
- * I6  Every wait of the start has a deadline; what was missing can be asked as long as c->wait
- *     stands.
+ * I5  Every stop request is forwarded to every rank that is up. The second means "now": who is
+ * still there ten seconds later is killed; the third kills at once: a person has waited long
+ * enough, and a checkpoint is whole or absent anyway. A request that reaches several agents (as
+ * Slurm's do) is one: their counts are not added. I6  Every wait of the start has a deadline; what
+ * was missing can be asked as long as c->wait stands.
  *
  * Threads: one. */
 #include "coord.h"
@@ -24,6 +24,7 @@
 #include <sys/wait.h>
 
 enum { SIGNALS_TO_KILL = 3 };
+#define NOW_NS INT64_C(10000000000) /* I5 */
 /* A peer's death takes this long at most to be reported by its own agent. */
 #define SETTLE_VICTIM_NS INT64_C(750000000)
 #define SETTLE_ERROR_NS  INT64_C(250000000)
@@ -116,7 +117,16 @@ static void fail_now(struct mc_coord *c, struct out *o, enum mc_cause_weight wei
 static void start_stopping(struct mc_coord *c, int64_t now_ns)
 {
     c->phase = MC_COORD_STOPPING;
+    c->stop_ns = c->grace_ns;
     c->kill_at_ns = c->grace_ns > 0 ? now_ns + c->grace_ns : 0;
+}
+
+static void hurry(struct mc_coord *c, int64_t now_ns) /* I5 */
+{
+    if (c->kill_at_ns != 0 && c->kill_at_ns <= now_ns + NOW_NS)
+        return;
+    c->stop_ns = NOW_NS;
+    c->kill_at_ns = now_ns + NOW_NS;
 }
 
 /* ---- events ---- */
@@ -194,6 +204,8 @@ static void on_signal(struct mc_coord *c, struct out *o, int node, int sig, int6
     }
     if (c->phase == MC_COORD_RUNNING)
         start_stopping(c, now_ns);
+    if (c->signals > 1)
+        hurry(c, now_ns);
     add(o, MC_CACT_SIGNAL)->sig = sig;
 }
 
@@ -232,17 +244,22 @@ static void on_gather(struct mc_coord *c, struct out *o, const struct mc_coord_e
 static struct mc_coord_cause judge(const struct mc_coord_event *ev)
 {
     struct mc_coord_cause k = {MC_CAUSE_DEATH, "rank_death", ev->rank, -1, 76};
-    int st = ev->wait_status;
-    if (!WIFEXITED(st)) {
-        if (WTERMSIG(st) != SIGABRT)
-            return k;     /* I4 */
-        k.cls = "assert"; /* an invariant of ours: mc_assert_fail */
-        k.exit_code = 1;
-        return k;
+    int st = ev->wait_status, late = ev->late && ev->result_valid;
+    if (!WIFEXITED(st) && !late) {
+        int sig = WTERMSIG(st);
+        if (sig == SIGABRT) { /* an invariant of ours: mc_assert_fail */
+            k.cls = "assert";
+            k.exit_code = 1;
+        } else if (sig == SIGSEGV || sig == SIGILL || sig == SIGFPE) {
+            k.cls = "crash";
+            k.exit_code = 1;
+        }
+        return k; /* I4 */
     }
     if (!ev->result_valid)
-        return k;                           /* I4 */
-    if (WEXITSTATUS(st) != ev->exit_code) { /* it came to harm after it had said its last word */
+        return k; /* I4 */
+    if (!late &&
+        WEXITSTATUS(st) != ev->exit_code) { /* it came to harm after it had said its last word */
         k.cls = "rank_exit";
         k.exit_code = 1;
         return k;
@@ -250,7 +267,11 @@ static struct mc_coord_cause judge(const struct mc_coord_event *ev)
     k.exit_code = ev->exit_code;
     /* 76 with nothing to complain of is an orderly stop before the first update. */
     if (ev->exit_code == 0 || ev->exit_code == 75 || (ev->exit_code == 76 && !ev->has_message)) {
-        k.weight = MC_CAUSE_NONE;
+        k.weight = late ? MC_CAUSE_LATE : MC_CAUSE_NONE;
+        if (late) {
+            k.cls = "exit_timeout";
+            k.exit_code = 76;
+        }
     } else if (ev->status == MC_E_PEER || ev->status == MC_E_TIMEOUT) {
         k.weight = MC_CAUSE_VICTIM;
         k.cls = ev->status == MC_E_PEER ? "peer" : "timeout";

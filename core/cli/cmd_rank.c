@@ -144,6 +144,8 @@ int mc_cmd_rank(int argc, char **argv)
         {"--world", "N", "ranks of the run", MC_ARG_I64, &r.seat.world, 1, 1 << 20},
         {"--wait", "S", "seconds the start may wait for others", MC_ARG_I64, &r.seat.wait_s, 1,
          86400},
+        {"--stall", "S", "seconds a call among ranks may wait", MC_ARG_I64, &r.seat.stall_s, 1,
+         86400},
         {"--lock-fd", "FD", "the run's lock", MC_ARG_I64, &r.lock_fd, 0, 1 << 20},
         {"--resume", "HOW", "fresh, auto or a step", MC_ARG_STR, &r.resume, 0, 0},
         {"--base", "DIR", "where hooks are sought first", MC_ARG_STR, &r.base_dir, 0, 0},

@@ -69,8 +69,8 @@ struct train {
     struct mc_cli_past past;
     struct mc_recipe_change change[MAX_CHANGES]; /* told once the segment is open */
     int nchanges;
-    int threads;                   /* of one rank */
-    int64_t wait_s, record, trace; /* steps; 0: none */
+    int threads;                            /* of one rank */
+    int64_t wait_s, stall_s, record, trace; /* steps; 0: none */
     struct mc_layout layout;
     struct mc_agent_result res;
     int finished;
@@ -321,7 +321,7 @@ static mc_status keep_tokenizer(const struct train *t, struct mc_err *err)
 
 static mc_status start(struct train *t, struct mc_err *err)
 {
-    char exe[1024], threads[16], lock[16], world[16], wait[24];
+    char exe[1024], threads[16], lock[16], world[16], wait[24], stall[24];
     const char *arg[32];
     char record[24], trace[24];
     int n = 0;
@@ -342,6 +342,9 @@ static mc_status start(struct train *t, struct mc_err *err)
     snprintf(wait, sizeof wait, "%lld", (long long)t->wait_s);
     arg[n++] = "--wait";
     arg[n++] = wait;
+    snprintf(stall, sizeof stall, "%lld", (long long)t->stall_s);
+    arg[n++] = "--stall";
+    arg[n++] = stall;
     snprintf(lock, sizeof lock, "%d", t->rd.lock_fd);
     arg[n++] = "--lock-fd";
     arg[n++] = lock;
@@ -570,6 +573,7 @@ int mc_cmd_train(int argc, char **argv)
     mc_signals_second_kills(1);
     t.rd.lock_fd = -1;
     t.wait_s = 120;
+    t.stall_s = 600;
     const struct mc_arg arg[] = {
         {"--run", "DIR", "the run folder (default ./runs/NAME)", MC_ARG_STR, &t.run, 0, 0},
         {"--resume", "HOW", "auto, never or a step", MC_ARG_STR, &t.resume, 0, 0},
@@ -580,8 +584,10 @@ int mc_cmd_train(int argc, char **argv)
         {"--device", "D", "cpu or cuda", MC_ARG_STR, &t.r.device, 0, 0},
         {"--ranks", "N", "processes on this machine (default: what the recipe says)", MC_ARG_I64,
          &t.r.ranks, 1, 1 << 20},
-        {"--wait", "S", "seconds the start waits for a rank (default 120)", MC_ARG_I64, &t.wait_s,
-         1, 86400},
+        {"--wait", "S", "seconds the start, or the end, waits for a rank (default 120)", MC_ARG_I64,
+         &t.wait_s, 1, 86400},
+        {"--stall", "S", "seconds ranks wait for one that stands still (default 600)", MC_ARG_I64,
+         &t.stall_s, 1, 86400},
         {"--profile", NULL, "tell at the end where the steps' time went", MC_ARG_FLAG, &t.profile,
          0, 0},
         {"--record", "STEP", "keep what each op gave in that step, for diff-run", MC_ARG_I64,

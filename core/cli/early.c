@@ -6,15 +6,19 @@
  * keeps it from starting them is its environment variable, read in its constructor. So the program
  * executes itself once more with that variable set.
  *
+ * UCX, when it is loaded, takes SIGSEGV, SIGBUS and their like for stack traces of its own, and
+ * from then on refuses other handlers (ours, bus.c; the sanitizers'): what it reads in its
+ * constructor, UCX_HANDLE_ERRORS, is set on the same occasion, unless the user has set it.
+ *
  * I1  .preinit_array of an executable runs before the constructors of all libraries: no thread, no
  *     lock, no open file is lost by the execve. The C library is not initialised either: system
  *     calls only, the environment is the third argument.
- * I2  Once: the second image finds the variable at 1 and goes on. Where the execve fails the first
+ * I2  Once: the second image finds the variables set and goes on. Where the execve fails the first
  *     image goes on, slower but sound.
  * I3  What SIGHUP's disposition was when the process was started is seen here: UCX, when it is
  *     loaded, takes that signal for a debugging aid of its own, and `nohup` would be undone.
  *
- * Ranks are started with the variable set (run/spawn.c) and pay nothing.
+ * Ranks inherit both from their agent and pay nothing.
  * Memory: one mapping for the new environment, gone with the execve. Threads: none yet. */
 #include "cli.h"
 #include <limits.h>
@@ -24,13 +28,13 @@
 #include <unistd.h>
 
 #define BLAS_THREADS "OPENBLAS_NUM_THREADS="
+#define UCX_ERRORS   "UCX_HANDLE_ERRORS="
 
 /* The sanitizers' own start comes after this. */
 #define BEFORE_SANITIZERS __attribute__((no_sanitize("address"), no_sanitize("thread")))
 
-BEFORE_SANITIZERS static int is_blas_threads(const char *var)
+BEFORE_SANITIZERS static int begins(const char *var, const char *want)
 {
-    const char *want = BLAS_THREADS;
     while (*want && *var == *want) {
         var++;
         want++;
@@ -60,28 +64,33 @@ void mc_early_signals(void)
 
 BEFORE_SANITIZERS static void before_all(int argc, char **argv, char **env)
 {
-    static char one[] = BLAS_THREADS "1";
+    static char one[] = BLAS_THREADS "1", none[] = UCX_ERRORS "none";
     static char exe[PATH_MAX]; /* its own path, not /proc/self/exe: `ps` shows the last component */
     size_t n = 0, k = 0;
+    int blas = 0, ucx = 0;
     (void)argc;
     look_at_hup();
-    for (; env[n]; n++)
-        if (is_blas_threads(env[n]) && env[n][sizeof one - 2] == '1' &&
-            env[n][sizeof one - 1] == '\0')
-            return; /* I2 */
-    char **own = mmap(NULL, (n + 2) * sizeof *own, PROT_READ | PROT_WRITE,
+    for (; env[n]; n++) {
+        blas |= begins(env[n], one) && env[n][sizeof one - 1] == '\0';
+        ucx |= begins(env[n], UCX_ERRORS);
+    }
+    if (blas && ucx)
+        return; /* I2 */
+    char **own = mmap(NULL, (n + 3) * sizeof *own, PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     ssize_t len = readlink("/proc/self/exe", exe, sizeof exe - 1);
     if (own == MAP_FAILED || len <= 0)
         return;
     exe[len] = '\0';
     for (size_t i = 0; i < n; i++)
-        if (!is_blas_threads(env[i]))
+        if (!begins(env[i], BLAS_THREADS))
             own[k++] = env[i];
     own[k++] = one;
+    if (!ucx)
+        own[k++] = none;
     own[k] = NULL;
     execve(exe, argv, own);
-    munmap(own, (n + 2) * sizeof *own);
+    munmap(own, (n + 3) * sizeof *own);
 }
 
 /* I1 */

@@ -15,9 +15,6 @@
 #include <stdio.h>
 #include <string.h>
 
-/* How long a call among ranks waits for a member that does not come. */
-#define COMM_WAIT_NS (INT64_C(600) * 1000000000)
-
 void mc_cli_seat_init(struct mc_cli_seat *s)
 {
     memset(s, 0, sizeof *s);
@@ -25,6 +22,7 @@ void mc_cli_seat_init(struct mc_cli_seat *s)
     s->world = 1;
     s->page_fd = s->ctl_fd = -1;
     s->wait_s = 120;
+    s->stall_s = 600;
 }
 
 mc_status mc_cli_seat_page(struct mc_cli_seat *s, struct mc_err *err)
@@ -40,7 +38,8 @@ mc_status mc_cli_seat_page(struct mc_cli_seat *s, struct mc_err *err)
 mc_status mc_cli_seat_join(struct mc_cli_seat *s, const struct mc_recipe *recipe,
                            const struct mc_layout *layout, struct mc_err *err)
 {
-    int64_t span = s->wait_s * 1000000000;
+    int64_t span = 2 * s->wait_s * 1000000000; /* the coordinator, who knows what is missing, waits
+                                                  half as long and says it */
     if (s->ctl_fd < 0)
         return s->world == 1 ? MC_OK
                              : mc_err_set(err, MC_E_USAGE, "rank: %lld ranks need a --ctl-fd each",
@@ -63,7 +62,8 @@ mc_status mc_cli_seat_join(struct mc_cli_seat *s, const struct mc_recipe *recipe
                                         .collective_seq = s->page ? &s->page->collective_seq : NULL,
                                         .bytes_moved = s->page ? &s->page->bytes_moved : NULL};
     MC_TRY(mc_comm_net_open(&net, &s->net, err));
-    return mc_mesh_create(layout, (int)s->number, s->net, "", COMM_WAIT_NS, &s->mesh, err);
+    return mc_mesh_create(layout, (int)s->number, s->net, "", s->stall_s * 1000000000, &s->mesh,
+                          err);
 }
 
 void mc_cli_seat_result(struct mc_cli_seat *s, const struct mc_train_result *res, int exit_code,

@@ -577,8 +577,6 @@ static mc_status open_context(struct mc_comm_net *net, struct mc_err *err)
     for (size_t i = 0; i < sizeof own / sizeof *own; i++)
         if (!user_set(own[i][0]))
             ucp_config_modify(config, own[i][0], own[i][1]);
-    if (!user_set("HANDLE_ERRORS")) /* no stack traces: a fault is the engine's to tell */
-        ucs_global_opts_set_value("HANDLE_ERRORS", "none");
     if (!user_set("LOG_LEVEL")) /* a peer that died is told by our own error */
         ucs_global_opts_set_value("LOG_LEVEL", "fatal");
     st = ucp_init(&params, config, &net->context);

@@ -8,6 +8,7 @@
  *   MC_IO_FAIL   N:WHAT - the N-th call seen (from 1); "N+:WHAT" that and every later one. WHAT:
  *                eio enospc edquot estale eintr nomem | short (half a write or read) | kill
  * (SIGKILL before the call) | drop (a sync that says yes and does nothing: not even traced)
+ *   MC_IO_RANK   only in the process `EXE rank RUN K ...` with this K; default: in all
  *   MC_IO_OPS    comma list of the operations counted; default all that write:
  *                open write fsync rename unlink mkdir rmdir ftruncate fallocate; reading ones, only
  *                if named: read stat list
@@ -109,6 +110,28 @@ static unsigned parse_ops(const char *list)
     return ops;
 }
 
+/* MC_IO_RANK against the command line of this process. */
+static int is_meant(void)
+{
+    const char *rank = getenv("MC_IO_RANK");
+    char line[PATH], *p = line;
+    if (!rank)
+        return 1;
+    int fd = real_open("/proc/self/cmdline", O_RDONLY | O_CLOEXEC, 0);
+    ssize_t n = fd < 0 ? -1 : (ssize_t)syscall(SYS_read, fd, line, sizeof line - 1);
+    if (fd >= 0)
+        syscall(SYS_close, fd);
+    if (n <= 0)
+        return 0;
+    line[n] = 0;
+    for (int i = 0; i < 3 && p < line + n; i++) {
+        p += strlen(p) + 1;
+        if (i == 0 && strcmp(p, "rank") != 0)
+            return 0;
+    }
+    return p < line + n && strcmp(p, rank) == 0;
+}
+
 __attribute__((constructor)) static void start(void)
 {
     const char *dir = getenv("MC_IO_DIR"), *fail = getenv("MC_IO_FAIL");
@@ -117,6 +140,8 @@ __attribute__((constructor)) static void start(void)
     if (!dir || dir[0] != '/')
         return;
     snprintf(g.dir, sizeof g.dir, "%s", dir);
+    if (!is_meant())
+        return;
     g.dir_len = (int)strlen(g.dir);
     while (g.dir_len > 1 && g.dir[g.dir_len - 1] == '/')
         g.dir[--g.dir_len] = 0;

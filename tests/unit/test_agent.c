@@ -372,7 +372,7 @@ static void loop_names_who_spoils_the_start(void **state)
     } rows[] = {
         {"meet_never", 76, "rendezvous", 2, "rank 2 (pid", "1 of 4 ranks did not say hello"},
         {"meet_stuck", 76, "rendezvous", 1, "rank 1 (pid", "did not take part in \"net\""},
-        {"meet_dies", 76, "rank_death", 2, "was killed by signal 11", "in phase step of step 7"},
+        {"meet_dies", 1, "crash", 2, "was killed by signal 11", "in phase step of step 7"},
         {"meet_sizes", 1, "protocol", 1, "with 4999 bytes", "5000"},
         {"meet_other_recipe", 3, "rank_error", 3, "rank 3 was refused", "recipe 00000000"},
         {"meet_other_build", 3, "rank_error", 3, "rank 3 was refused", "build 00000000"},

@@ -156,6 +156,82 @@ static void third_signal_kills(void **state)
     assert_int_equal(g_out[1].exit_code, 76);
 }
 
+/* The second one means "now": ten seconds, then nobody is waited for. */
+static void second_signal_hurries(void **state)
+{
+    (void)state;
+    const int64_t s = INT64_C(1000000000);
+    up(2, 600 * s);
+    feed(term, s);
+    feed(term, 5 * s);
+    assert_int_equal(feed(exited(1, 75), 6 * s), 0);
+    assert_int_equal(feed(tick, 15 * s - 1), 0);
+    assert_int_equal(feed(tick, 15 * s), 1);
+    assert_int_equal(g_out[0].kind, MC_CACT_KILL);
+    assert_int_equal(feed(killed(0, SIGKILL), 16 * s), 2);
+    assert_string_equal(g_c.cause.cls, "stop_timeout");
+    assert_int_equal(g_c.cause.rank, 0);
+    assert_int_equal(g_out[1].exit_code, 76);
+    up(1, 2 * s); /* what is sooner stays */
+    feed(term, s);
+    feed(term, s + 1);
+    assert_int_equal(feed(tick, 3 * s), 1);
+    up(1, 0); /* nor is there a grace without end */
+    feed(term, s);
+    feed(term, 2 * s);
+    assert_int_equal(feed(tick, 12 * s), 1);
+}
+
+/* Its agent killed it after its last word: 76, unless the word itself was worse. */
+static void rank_that_does_not_leave_is_the_cause(void **state)
+{
+    (void)state;
+    static const struct {
+        int said, message;
+        const char *cls;
+        int code;
+    } rows[] = {{0, 0, "exit_timeout", 76}, {75, 0, "exit_timeout", 76}, {77, 1, "rank_error", 77}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct mc_coord_event ev = {.kind = MC_CEV_EXITED,
+                                    .rank = 1,
+                                    .wait_status = SIGKILL,
+                                    .result_valid = 1,
+                                    .exit_code = rows[i].said,
+                                    .has_message = rows[i].message,
+                                    .late = 1};
+        up(2, 100);
+        feed(exited(0, rows[i].said), 10);
+        assert_int_equal(feed(ev, 11), 2);
+        assert_string_equal(g_c.cause.cls, rows[i].cls);
+        assert_int_equal(g_c.cause.rank, rows[i].message ? 0 : 1);
+        assert_int_equal(g_out[1].exit_code, rows[i].code);
+    }
+}
+
+/* The agent: only who has said its last word is killed, once, and only when it is late. */
+static void agent_ends_who_does_not_leave(void **state)
+{
+    (void)state;
+    struct mc_agent a;
+    struct mc_agent_action out[MC_AGENT_ACTIONS];
+    const struct mc_agent_event said = {.kind = MC_AEV_SAID, .rank = 1}, t = {.kind = MC_AEV_TICK};
+    mc_agent_init(&a, 3, 0);
+    a.leave_ns = 100;
+    mc_agent_step(&a, &(struct mc_agent_event){.kind = MC_AEV_SPAWN}, 0, out);
+    for (int r = 0; r < 3; r++)
+        mc_agent_step(&a, &(struct mc_agent_event){.kind = MC_AEV_SPAWNED, .rank = r}, 0, out);
+    assert_int_equal(mc_agent_step(&a, &t, 1000, out), 0);
+    assert_int_equal(mc_agent_step(&a, &said, 1000, out), 0);
+    assert_int_equal(mc_agent_step(&a, &said, 1050, out), 0); /* counted from the first */
+    assert_int_equal(mc_agent_step(&a, &t, 1099, out), 0);
+    assert_int_equal(mc_agent_step(&a, &t, 1100, out), 1);
+    assert_int_equal(out[0].kind, MC_AACT_KILL);
+    assert_int_equal(out[0].rank, 1);
+    assert_int_equal(out[0].sig, SIGKILL);
+    assert_true(a.late[1] && !a.late[0] && !a.late[2]);
+    assert_int_equal(mc_agent_step(&a, &t, 1101, out), 0);
+}
+
 static void one_death_kills_the_others(void **state)
 {
     (void)state;
@@ -165,7 +241,7 @@ static void one_death_kills_the_others(void **state)
         int code, at_once;
     } rows[] = {
         {{.wait_status = SIGKILL}, "rank_death", 76, 1},
-        {{.wait_status = SIGSEGV | 0x80}, "rank_death", 76, 1},
+        {{.wait_status = SIGSEGV | 0x80}, "crash", 1, 1},
         {{.wait_status = SIGABRT}, "assert", 1, 1},
         {{.wait_status = 75 << 8}, "rank_death", 76, 1}, /* 75 without a result is none */
         {{.wait_status = 0}, "rank_death", 76, 1},
@@ -577,6 +653,9 @@ int main(void)
         cmocka_unit_test(signal_of_several_agents_is_one),
         cmocka_unit_test(deaf_ranks_are_killed_after_grace),
         cmocka_unit_test(third_signal_kills),
+        cmocka_unit_test(second_signal_hurries),
+        cmocka_unit_test(rank_that_does_not_leave_is_the_cause),
+        cmocka_unit_test(agent_ends_who_does_not_leave),
         cmocka_unit_test(one_death_kills_the_others),
         cmocka_unit_test(first_cause_is_kept_before_its_victims),
         cmocka_unit_test(stop_before_progress_is_no_incident),
