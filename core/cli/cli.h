@@ -119,9 +119,8 @@ void mc_cli_model_close(struct mc_cli_model *m);
 
 /* ---- seat.c: a rank's place among the others ---- */
 struct mc_cli_seat {
-    int64_t number, world, page_fd, ctl_fd, wait_s, stall_s;
-        /* seconds: of the start and the end; of a call among ranks */ /* from its command line */
-    struct mc_page *page;                                              /* NULL: no agent */
+    int64_t number, world, page_fd, ctl_fd, wait_s, stall_s; /* from its command line */
+    struct mc_page *page;                                    /* NULL: no agent */
     struct mc_ctl *ctl;
     struct mc_comm_peers peers;
     struct mc_comm_net *net; /* NULL: one rank */
