@@ -58,9 +58,10 @@ struct mc_ckpt_save {
     void (*progress)(void *arg, int64_t bytes_done, int64_t bytes_all);
     void *arg; /* may be NULL */
 };
-/* On failure nothing committed is touched; the unfinished folder stays for the sweeper, and is no
- * obstacle to another attempt. MC_E_MACHINE: a higher epoch is in ckpt_dir, so this process is a
- * zombie. MC_E_FAILED: cancelled, or a finished one of this (step, epoch) exists. */
+/* On failure nothing committed is touched; the unfinished folder is removed where no writer can be
+ * at work in it any more, else stays for the sweeper, and is no obstacle to another attempt.
+ * MC_E_MACHINE: a higher epoch is in ckpt_dir, so this process is a zombie. MC_E_FAILED: cancelled,
+ * or a finished one of this (step, epoch) exists. */
 mc_status mc_ckpt_save(const struct mc_ckpt_save *s, struct mc_err *err);
 
 struct mc_ckpt_info {

@@ -416,11 +416,25 @@ static mc_status commit(struct save *s, struct mc_err *err)
     return st;
 }
 
+/* All writers have voted, so none writes: what they wrote goes, or the space that a failed save
+ * took on a full disk would keep every later one from succeeding. Where somebody was not heard, it
+ * stays for the sweeper; what cannot be removed, too. */
+static void give_back(const struct save *s, mc_status why)
+{
+    int left;
+    if (s->me == 0 && why != MC_E_PEER && why != MC_E_TIMEOUT)
+        (void)s->store->sweep(s->folder, &left, NULL);
+}
+
 static mc_status save(struct save *s, struct mc_err *err)
 {
     MC_TRY(vote(s, open_folder(s, err), err));
-    MC_TRY(vote(s, write_file(s, err), err));
-    mc_status st = s->ask->group ? gather(s, err) : MC_OK;
+    mc_status st = vote(s, write_file(s, err), err);
+    if (st != MC_OK) {
+        give_back(s, st);
+        return st;
+    }
+    st = s->ask->group ? gather(s, err) : MC_OK;
     if (st == MC_OK && s->me == 0)
         st = commit(s, err);
     return vote(s, st, err);

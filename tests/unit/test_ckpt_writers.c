@@ -100,6 +100,7 @@ static void all_fail_alike(mc_status want, const char *message)
 static void one_that_fails_fails_all(void **state)
 {
     struct mc_err e = {0};
+    char left[128];
     int cancel = 1;
     (void)state;
     ok(fx_save_by(2, g_dir, 1, 1, 0, &e), &e);
@@ -108,6 +109,8 @@ static void one_that_fails_fails_all(void **state)
         w[who].save.cancel = &cancel;
         fx_group_run(&g, w);
         all_fail_alike(MC_E_FAILED, "given up on request");
+        snprintf(left, sizeof left, "%s/step-000000002.e1", g_dir);
+        assert_int_equal(access(left, F_OK), -1); /* it takes no space from the next one */
 
         fx_group_init(&g, w, 3, g_dir, 2, 1, 0);
         void *keep = w[who].state.t[0].data;
