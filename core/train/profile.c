@@ -11,6 +11,8 @@
  * [{"what":..,"verb":..,"calls":..,"seconds":..,"share":..,"flops":..,"bytes":..,
  * "of_ceiling":..}]}; flops, bytes and of_ceiling are null where they mean nothing.
  *
+ * Of several ranks the first one's steps are told; its rates are measured when the others are done.
+ *
  * I1  Without the option there is no profile, and no clock is read for one.
  * I2  The measuring at the end takes memory of its own and gives it back.
  * Memory: handle life. Threads: the trainer's; kernels use the pool. */
@@ -38,7 +40,7 @@ struct mc_profile {
 
 mc_status mc_profile_begin(struct mc_trainer *t, struct mc_err *err)
 {
-    if (!t->cfg->profile) /* I1 */
+    if (!t->cfg->profile || t->cfg->rank != 0) /* I1 */
         return MC_OK;
     t->profile = mc_alloc(sizeof *t->profile, "profile");
     if (!t->profile)
@@ -159,8 +161,9 @@ static void tell_all(const struct mc_trainer *t, struct mc_json *j)
     mc_json_open(j, "rows", '[');
     if (!t->cfg->quiet) {
         mc_log(MC_LOG_INFO,
-               "profile of %lld steps, %.3f s; a product reaches %.1f GFLOP/s, memory %.1f GB/s",
-               (long long)t->segment_steps, all, p->gemm * 1e-9, p->memory * 1e-9);
+               "profile of %lld steps%s, %.3f s; a product reaches %.1f GFLOP/s, memory %.1f GB/s",
+               (long long)t->segment_steps, t->cfg->nranks > 1 ? " of rank 0" : "", all,
+               p->gemm * 1e-9, p->memory * 1e-9);
         mc_log(MC_LOG_INFO, "%-34s %8s %10s %6s %9s %9s %8s %7s %6s", "", "calls", "ms", "%",
                "GFLOP", "GB", "GFLOP/s", "GB/s", "ceil %");
     }
@@ -195,9 +198,9 @@ mc_status mc_profile_end(struct mc_trainer *t, struct mc_err *err)
     tell_all(t, &j);
     mc_status st =
         j.failed ? mc_err_set(err, MC_E_NOMEM, "no memory for the profile's text") : MC_OK;
-    if (st == MC_OK && t->cfg->rank == 0)
+    if (st == MC_OK)
         st = mc_rundir_segment_file(t->cfg->rd, t->cfg->rd->segment, "profile.json", path, err);
-    if (st == MC_OK && t->cfg->rank == 0)
+    if (st == MC_OK)
         st = mc_sys_replace_file(path, j.buf, j.len, err);
     mc_json_fini(&j);
     return st;
