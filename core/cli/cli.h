@@ -231,6 +231,7 @@ int mc_cmd_eval(int argc, char **argv);
 int mc_cmd_generate(int argc, char **argv);
 int mc_cmd_ckpt(int argc, char **argv);
 int mc_cmd_diff_run(int argc, char **argv);
+int mc_cmd_compare(int argc, char **argv);
 int mc_cmd_trace(int argc, char **argv);
 int mc_cmd_data(int argc, char **argv);
 int mc_cmd_doc(int argc, char **argv);

@@ -31,6 +31,7 @@ static const struct command commands[] = {
     {"generate", "text from a checkpoint", mc_cmd_generate},
     {"ckpt", "ls, show, verify, diff checkpoints; import a model", mc_cmd_ckpt},
     {"diff-run", "two runs: which op, parameter, rank and step differ first", mc_cmd_diff_run},
+    {"compare", "two settings of the same work: time, memory, losses", mc_cmd_compare},
     {"trace", "a traced step as a timeline for a browser", mc_cmd_trace},
     {"data", "pack, train-tokenizer, inspect, verify: token files", mc_cmd_data},
     {"doc", "the reference of recipe keys and ops", mc_cmd_doc},

@@ -192,7 +192,7 @@ local function case(name, fn) cases[#cases + 1] = { name, fn } end
 case("help of the program and of each command", function()
     local rc, out = mascon "help"
     same(rc, 0, "exit")
-    for _, c in ipairs { "check", "explain", "plan", "train", "eval", "generate", "ckpt", "data", "doc", "version" } do
+    for _, c in ipairs { "check", "explain", "plan", "train", "eval", "generate", "ckpt", "compare", "data", "doc", "version" } do
         has(out, "  " .. c)
         local r, o = mascon(c .. " --help")
         same(r, 0, c .. " --help")
@@ -1481,6 +1481,80 @@ case("weights of the blend change on resume: each source goes on where it was, n
     t = taken "runs/small"
     same(t[1] + t[2], 108, "all samples")
     same(t[1], 45 + 16, "a third of 48 since the change")
+end)
+
+-- What compare says is held against runs of `mascon train` by hand, and its ratio against the rounds it gives. No times.
+case("compare: recomputation takes less memory and gives the same losses", function()
+    local a, b = [['parallel.recompute="none"']], [['parallel.recompute="block"']]
+    local rc, out, err = mascon(("compare %s --a %s --b %s --steps 3 --warmup 1 --rounds 2 --json"):format(small, a, b))
+    same(rc, 0, "exit: " .. err)
+    local j = json(out)
+    for k, set in pairs { a = a, b = b } do
+        rc = train(("--quiet --set steps.steps=4 --run %s --set %s"):format(k, set))
+        same(rc, 0, "by hand")
+        local m = metrics(dir .. "/" .. k)
+        same(j[k].first_loss, m[1].loss, "first loss")
+        same(j[k].last_loss, m[4].loss, "last loss")
+        same(j[k].planned, events(dir .. "/" .. k, "memory")[1].planned, "planned")
+        same(j[k].planned, j[k].allocated, "allocated")
+        same(j[k].repeats, true, "rounds of one setting")
+        same(j[k].tokens_per_step, 12 * 64, "tokens a step")
+        expect(j[k].peak > j[k].planned, "peak %d below the plan", j[k].peak)
+        expect(not j[k].exposed_ms, "exposed communication of one rank")
+        local r = j[k].rounds
+        same(#r, 2, "rounds")
+        same(j[k].step_ms.least, math.min(r[1].ms, r[2].ms), "least")
+        same(j[k].step_ms.median, 0.5 * (r[1].ms + r[2].ms), "median")
+    end
+    expect(j.b.planned < j.a.planned, "recomputation plans %d, without it %d", j.b.planned, j.a.planned)
+    same(j.losses, "bitwise", "losses")
+    same(j.note, nil, "note")
+    local x, y = j.b.rounds[1].ms / j.a.rounds[1].ms, j.b.rounds[2].ms / j.a.rounds[2].ms
+    same(j.ratio.most, math.max(x, y), "ratio")
+    local apart = j.a.step_ms.most < j.b.step_ms.least or j.b.step_ms.most < j.a.step_ms.least
+    same(j.above_noise, apart, "above the noise")
+    expect(sh "test -e runs" ~= 0, "the temporary folder is still there")
+end)
+
+case("compare: layouts agree to rounding, other work is said, several ranks wait", function()
+    local short = "compare " .. small .. " --steps 2 --warmup 0 --rounds 1 "
+    local rc, out, err = mascon(short .. "--ranks 2 --b parallel.tp=2 --json")
+    same(rc, 0, "exit: " .. err)
+    local j = json(out)
+    same(j.losses, "rounding", "two layouts in fp32")
+    same(j.a.ranks, 2, "ranks")
+    expect(j.a.exposed_ms > 0, "data parallelism without exposed communication")
+    expect(j.b.planned < j.a.planned, "half of the model plans %d, all of it %d", j.b.planned, j.a.planned)
+    rc, out = mascon(short .. "--set seed=7 --b lr.peak=0.1 --b batch.global=24")
+    same(rc, 0, "exit")
+    has(out, "losses are different")
+    has(out, "different numbers of tokens a step")
+    has(out, "in one round")
+    rc, out = mascon(short .. tiny)
+    same(rc, 0, "two recipes")
+    has(out, "different models")
+end)
+
+case("compare: bad input, a run that fails, a stop: said, passed on, and nothing is left", function()
+    for args, what in pairs {
+        [small .. " --b no.such=1"] = "that was setting B", ["nowhere.lua"] = "nowhere.lua", [small .. " --rounds 0"] = "not in",
+        [small .. " --set steps.steps=9"] = "compare settles steps itself", [small .. " " .. tiny .. " x"] = "one word too many",
+    } do
+        local rc, _, err = mascon("compare " .. args)
+        same(rc, 2, args)
+        has(err, what)
+        expect(sh "test -e runs" ~= 0, "%s: something was started", args)
+    end
+    local rc, _, err = sh(("ulimit -f 512; %s compare %s --steps 1 --rounds 1"):format(quote(program), small)) -- no room for a checkpoint
+    same(rc, 76, "a run that fails")
+    has(err, "CHECKPOINT OF STEP 3 FAILED")
+    has(err, "round 1 of setting A ended with exit code 76")
+    expect(sh "test -e runs" ~= 0, "after a failure something is left")
+    sh(("%s compare %s --steps 100000 >say 2>&1 & P=$!; "):format(quote(program), small) .. await "grep -q first_step runs/*/A1/events.jsonl"
+        .. "; kill -INT $P; " .. reap .. "; echo $? >code")
+    same(read(dir .. "/code"), "76\n", "stopped")
+    has(read(dir .. "/say"), "stopped by SIGINT")
+    expect(sh "test -e runs" ~= 0, "after a stop something is left")
 end)
 
 -- ---- a full disk ----
