@@ -14,6 +14,14 @@
 enum { STEPS = 6, WORLD = 8 };
 #define DEADLINE (INT64_C(60) * 1000000000)
 
+/* After a failure among ranks the buffers of transfers stay until the process ends: one may still
+ * be on its way into them (core/train/setup.c, I5). */
+const char *__lsan_default_suppressions(void);
+const char *__lsan_default_suppressions(void)
+{
+    return "leak:make_optim";
+}
+
 static const char recipe_text[] =
     "local m = require 'mascon'\n"
     "return m.recipe { name = 't', seed = 5,\n"
