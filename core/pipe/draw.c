@@ -10,14 +10,6 @@
 
 enum { LINE_MAX_COLUMNS = 4000 };
 
-static double took(const struct mc_sched_costs *c, int op, int stage)
-{
-    return op == MC_SCHED_F   ? c->f[stage]
-           : op == MC_SCHED_I ? c->i[stage]
-           : op == MC_SCHED_W ? c->w[stage]
-                              : c->i[stage] + c->w[stage];
-}
-
 static double shortest(const struct mc_sched *s, const struct mc_sched_costs *c)
 {
     double best = 0;
@@ -56,7 +48,7 @@ void mc_sched_draw_text(const struct mc_sched *s, const struct mc_sched_costs *c
         memcpy(text, label, (size_t)head);
         for (int64_t k = s->first[i]; k < s->first[i + 1]; k++) {
             const struct mc_sched_rec *x = &s->rec[k];
-            double t = took(c, x->op, s->place[i * s->chunks + x->chunk]);
+            double t = mc_sched_took(c, x->op, s->place[i * s->chunks + x->chunk]);
             double from = r->start[k] / column, end = (r->start[k] + t) / column;
             if (head + end > width) {
                 cut = 1;
@@ -91,7 +83,7 @@ void mc_sched_draw_svg(const struct mc_sched *s, const struct mc_sched_costs *c,
         line(arg, text);
         for (int64_t k = s->first[i]; k < s->first[i + 1]; k++) {
             const struct mc_sched_rec *x = &s->rec[k];
-            double t = took(c, x->op, s->place[i * s->chunks + x->chunk]);
+            double t = mc_sched_took(c, x->op, s->place[i * s->chunks + x->chunk]);
             double left = 60 + r->start[k] * unit;
             snprintf(text, sizeof text,
                      "<g><title>%s microbatch %d chunk %d: %g to %g</title><rect x=\"%.1f\" "

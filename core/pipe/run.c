@@ -48,19 +48,7 @@ void mc_run_destroy(struct mc_run *r)
 
 static double cost(const struct mc_run *r, int rank, const struct mc_sched_rec *x)
 {
-    if (!r->c)
-        return 0;
-    int stage = r->s->place[rank * r->s->chunks + x->chunk];
-    switch (x->op) {
-    case MC_SCHED_F:
-        return r->c->f[stage];
-    case MC_SCHED_I:
-        return r->c->i[stage];
-    case MC_SCHED_W:
-        return r->c->w[stage];
-    default:
-        return r->c->i[stage] + r->c->w[stage];
-    }
+    return r->c ? mc_sched_took(r->c, x->op, r->s->place[rank * r->s->chunks + x->chunk]) : 0;
 }
 
 /* The record that must have begun before the message of record k may be sent; -1: none. */
@@ -72,11 +60,11 @@ static int64_t room_after(const struct mc_run *r, int64_t k)
     return r->f->message[r->f->channel[x->out].base + x->out_nth - r->depth];
 }
 
-struct todo {
+struct queue {
     int *rank, n;
     uint8_t *in;
 };
-static void look(struct todo *t, int rank)
+static void look(struct queue *t, int rank)
 {
     if (!t->in[rank]) {
         t->in[rank] = 1;
@@ -84,7 +72,7 @@ static void look(struct todo *t, int rank)
     }
 }
 
-static void advance(struct mc_run *r, int rank, struct todo *todo)
+static void advance(struct mc_run *r, int rank, struct queue *queue)
 {
     const struct mc_sched *s = r->s;
     const struct mc_flow *f = r->f;
@@ -97,7 +85,7 @@ static void advance(struct mc_run *r, int rank, struct todo *todo)
                 r->now[rank] = r->start[before];
             r->sent[k] = r->now[rank];
             r->full[rank] = 0;
-            look(todo, f->channel[f->rec[k].out].to); /* I2 */
+            look(queue, f->channel[f->rec[k].out].to); /* I2 */
         }
         int64_t k = r->at[rank];
         if (k == s->first[rank + 1])
@@ -117,7 +105,7 @@ static void advance(struct mc_run *r, int rank, struct todo *todo)
         r->now[rank] = begin + cost(r, rank, &s->rec[k]);
         r->at[rank]++;
         if (x->in >= 0)
-            look(todo, f->channel[x->in].from); /* room was made */
+            look(queue, f->channel[x->in].from); /* room was made */
         if (x->out >= 0)
             r->full[rank] = 1;
         else
@@ -128,16 +116,16 @@ static void advance(struct mc_run *r, int rank, struct todo *todo)
 mc_status mc_run_all(struct mc_run *r, int *done, struct mc_err *err)
 {
     const struct mc_sched *s = r->s;
-    struct todo todo = {.rank = mc_alloc((size_t)s->ranks * sizeof(int), "ranks to look at"),
-                        .in = mc_alloc((size_t)s->ranks, "ranks to look at")};
+    struct queue queue = {.rank = mc_alloc((size_t)s->ranks * sizeof(int), "ranks to look at"),
+                          .in = mc_alloc((size_t)s->ranks, "ranks to look at")};
     mc_status st = MC_OK;
-    if (todo.rank && todo.in) {
+    if (queue.rank && queue.in) {
         for (int i = s->ranks - 1; i >= 0; i--)
-            look(&todo, i);
-        while (todo.n > 0) {
-            int rank = todo.rank[--todo.n];
-            todo.in[rank] = 0;
-            advance(r, rank, &todo);
+            look(&queue, i);
+        while (queue.n > 0) {
+            int rank = queue.rank[--queue.n];
+            queue.in[rank] = 0;
+            advance(r, rank, &queue);
         }
         *done = 1;
         for (int i = 0; i < s->ranks; i++)
@@ -145,8 +133,8 @@ mc_status mc_run_all(struct mc_run *r, int *done, struct mc_err *err)
     } else {
         st = mc_err_set(err, MC_E_NOMEM, "no memory to run a schedule of %d ranks", s->ranks);
     }
-    mc_free(todo.rank);
-    mc_free(todo.in);
+    mc_free(queue.rank);
+    mc_free(queue.in);
     return st;
 }
 

@@ -86,3 +86,11 @@ void mc_sched_say(const struct mc_sched *s, int64_t record, char out[96])
     snprintf(out, 96, "rank %d slot %lld (%s of microbatch %d%s)", r,
              (long long)(record - s->first[r]), mc_sched_op_name(x->op), x->mb, chunk);
 }
+
+double mc_sched_took(const struct mc_sched_costs *c, int op, int stage)
+{
+    return op == MC_SCHED_F   ? c->f[stage]
+           : op == MC_SCHED_I ? c->i[stage]
+           : op == MC_SCHED_W ? c->w[stage]
+                              : c->i[stage] + c->w[stage];
+}

@@ -54,5 +54,7 @@ struct mc_run_wait {
 };
 struct mc_run_wait mc_run_waits(const struct mc_run *r, int rank);
 int mc_flow_rank_of(const struct mc_sched *s, int64_t record);
+/* Time of one op of a stage; B is I and W. */
+double mc_sched_took(const struct mc_sched_costs *c, int op, int stage);
 /* "rank 2 slot 7 (F of microbatch 3, chunk 0)" */
 void mc_sched_say(const struct mc_sched *s, int64_t record, char out[96]);

@@ -39,14 +39,6 @@ static void count_memory(const struct mc_sched *s, int rank, int64_t *chunk_aliv
     }
 }
 
-static double took(const struct mc_sched_costs *c, int op, int stage)
-{
-    return op == MC_SCHED_F   ? c->f[stage]
-           : op == MC_SCHED_I ? c->i[stage]
-           : op == MC_SCHED_W ? c->w[stage]
-                              : c->i[stage] + c->w[stage];
-}
-
 mc_status mc_sched_simulate(const struct mc_sched *s, const struct mc_sched_costs *c,
                             struct mc_sched_report *out, struct mc_err *err)
 {
@@ -67,7 +59,7 @@ mc_status mc_sched_simulate(const struct mc_sched *s, const struct mc_sched_cost
         struct mc_sched_rank_report rank = {0};
         for (int64_t k = s->first[i]; k < s->first[i + 1]; k++) {
             const struct mc_sched_rec *x = &s->rec[k];
-            double t = took(c, x->op, s->place[i * s->chunks + x->chunk]);
+            double t = mc_sched_took(c, x->op, s->place[i * s->chunks + x->chunk]);
             if (k == s->first[i])
                 rank.first = r.start[k];
             rank.busy += t;
