@@ -46,79 +46,8 @@ return m.recipe {
   checkpoint = { every = "20 steps", keep = 3 },
 }]]):format(home))
 
--- ---- a small JSON reader, so that the program's own is not its judge ----
-local function json(s)
-    local i = 1
-    local value
-    local function fail(what) error(("JSON: %s at %d in %s"):format(what, i, s:sub(1, 200)), 0) end
-    local function space() i = s:find("[^ \n\r\t]", i) or #s + 1 end
-    local function text()
-        local out = {}
-        i = i + 1
-        while true do
-            local c = s:sub(i, i)
-            if c == "" then fail "open string" end
-            if c == '"' then i = i + 1 return table.concat(out) end
-            if c == "\\" then
-                local e = s:sub(i + 1, i + 1)
-                if e == "u" then
-                    local n = tonumber(s:sub(i + 2, i + 5), 16)
-                    out[#out + 1] = n < 128 and string.char(n) or "?"
-                    i = i + 6
-                else
-                    out[#out + 1] = ({ n = "\n", t = "\t", r = "\r", b = "\b", f = "\f" })[e] or e
-                    i = i + 2
-                end
-            else
-                out[#out + 1] = c
-                i = i + 1
-            end
-        end
-    end
-    function value()
-        space()
-        local c = s:sub(i, i)
-        if c == "{" or c == "[" then
-            local t, close = {}, c == "{" and "}" or "]"
-            i = i + 1
-            space()
-            if s:sub(i, i) == close then i = i + 1 return t end
-            while true do
-                space()
-                if c == "{" then
-                    if s:sub(i, i) ~= '"' then fail "no key" end
-                    local k = text()
-                    space()
-                    if s:sub(i, i) ~= ":" then fail "no colon" end
-                    i = i + 1
-                    local v = value()
-                    if v == nil then v = json_null end
-                    t[k] = v
-                else
-                    t[#t + 1] = value()
-                end
-                space()
-                local d = s:sub(i, i)
-                i = i + 1
-                if d == close then return t end
-                if d ~= "," then fail "no comma" end
-            end
-        end
-        if c == '"' then return text() end
-        for word, v in pairs { ["true"] = true, ["false"] = false } do
-            if s:sub(i, i + #word - 1) == word then i = i + #word return v end
-        end
-        if s:sub(i, i + 3) == "null" then i = i + 4 return nil end
-        local n = s:match("^-?%d+%.?%d*[eE]?[+-]?%d*", i)
-        if not n then fail "no value" end
-        i = i + #n
-        return tonumber(n)
-    end
-    local v = value()
-    space()
-    if i <= #s then fail "more after the end" end
-    return v
-end
+local reader = dofile(here .. "/../dist/lib/json.lua") -- not the program's own
+local function json(s) return reader.read(s, reader.nothing) end
 local function lines(path)
     local t = {}
     for l in (read(path) or ""):gmatch "[^\n]+" do t[#t + 1] = l end

@@ -1,9 +1,12 @@
--- json.lua - a small JSON reader, so that the program's own is not its judge. null is json.null.
+-- json.lua - a small JSON reader, so that the program's own is not its judge. null is json.null, or what the caller says.
 local M = { null = {} }
 
 local ESCAPES = { n = "\n", t = "\t", r = "\r", b = "\b", f = "\f" }
 
-function M.read(s)
+-- null: what a null becomes, in place of json.null; json.nothing leaves the member out.
+M.nothing = {}
+function M.read(s, null)
+    if null == nil then null = M.null end
     local i = 1
     local value
     local function fail(what) error(("JSON: %s at %d in %s"):format(what, i, s:sub(i - 40, i + 40)), 0) end
@@ -57,8 +60,12 @@ function M.read(s)
         if c == "{" then return list("}", member) end
         if c == "[" then return list("]", item) end
         if c == '"' then return text() end
-        for word, v in pairs { ["true"] = true, ["false"] = false, null = M.null } do
-            if s:sub(i, i + #word - 1) == word then i = i + #word return v end
+        for word, v in pairs { ["true"] = true, ["false"] = false, null = null } do
+            if s:sub(i, i + #word - 1) == word then
+                i = i + #word
+                if v == M.nothing then return nil end
+                return v
+            end
         end
         local n = s:match("^-?%d+%.?%d*[eE]?[+-]?%d*", i) or fail "no value"
         i = i + #n
