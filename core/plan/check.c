@@ -273,6 +273,15 @@ static void note_noops(struct check *c)
         note(c, "parallel.overlap has no effect at dp 1");
     if (p->pp == 1 && p->chunks > 1)
         note(c, "parallel.chunks has no effect at pp 1");
+    if (p->pp == 1 && strcmp(p->stages, "even") != 0)
+        note(c, "parallel.stages (%.60s) has no effect at pp 1", p->stages);
+    if (p->pad_f + p->pad_i + p->pad_w > 0 && p->pp == 1)
+        note(c, "parallel.pad has no effect at pp 1");
+    else if (p->pad_f + p->pad_i + p->pad_w > 0)
+        note(c,
+             "parallel.pad: the run is slowed on purpose: a microbatch takes a rank at least F %g "
+             "s, I %g s, W %g s",
+             p->pad_f, p->pad_i, p->pad_w);
     if (p->pp == 1 && strcmp(p->schedule, "one_f_one_b") != 0)
         note(c, "parallel.schedule (%.60s) has no effect at pp 1", p->schedule);
     if (r->anomaly.spike_factor == 0 &&

@@ -439,6 +439,7 @@ static void defaults(struct mc_binder *b)
     snprintf(r->optim.no_decay[0], MC_WORD, "norm");
     snprintf(r->optim.no_decay[1], MC_WORD, "bias");
     snprintf(r->parallel.schedule, sizeof r->parallel.schedule, "one_f_one_b");
+    snprintf(r->parallel.stages, sizeof r->parallel.stages, "even");
 }
 
 static void missing(struct mc_binder *b, const char *path, const char *group, const char *hint)

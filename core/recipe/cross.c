@@ -204,6 +204,44 @@ static void lengths_divide(struct cross *c, const char *by, int64_t k)
     }
 }
 
+/* n stages of a pipeline: can the layers be cut as parallel.stages says? */
+static void cross_stages(struct cross *c, int64_t layers, int64_t n)
+{
+    int list[MC_MAX_STAGES], k = mc_recipe_stages(&c->r->parallel, list);
+    int64_t sum = 0;
+
+    if (strcmp(c->r->parallel.stages, "even") == 0 && layers % n != 0) {
+        say(c, "model.layers", "parallel.stages = \"auto\", or a list of layers a stage",
+            "layers %" PRId64 " is not a multiple of parallel.pp x chunks %" PRId64, layers, n);
+        return;
+    }
+    if (k == 0 && layers < n - 2) { /* the first may have the stem alone, the last the head */
+        say(c, "model.layers", "", "%" PRId64 " layers are too few for %" PRId64 " stages", layers,
+            n);
+        return;
+    }
+    if (k == 0)
+        return;
+    if (k != n) {
+        say(c, "parallel.stages", "",
+            "has %d entries, the pipeline has %" PRId64 " stages (pp x chunks)", k, n);
+        return;
+    }
+    for (int i = 0; i < k; i++)
+        sum += list[i];
+    if (sum != layers)
+        say(c, "parallel.stages", "", "%.60s are %" PRId64 " layers, the model has %" PRId64,
+            c->r->parallel.stages, sum, layers);
+    for (int i = 1; i < k - 1; i++)
+        if (list[i] == 0) {
+            say(c, "parallel.stages", "",
+                "stage %d of 0 to %d has no layers, and only the first and the last have other "
+                "work",
+                i, k - 1);
+            return;
+        }
+}
+
 static void cross_parallel(struct cross *c)
 {
     const struct mc_parallel_cfg *p = &c->r->parallel;
@@ -223,11 +261,9 @@ static void cross_parallel(struct cross *c)
     }
     if (sound(c, "parallel.cp", NULL) && p->cp > 1)
         lengths_divide(c, "2 x parallel.cp", 2 * p->cp);
-    if (sound(c, "parallel.pp", "parallel.chunks", NULL) && p->pp * p->chunks > 1 && p->pp > 1)
-        divides(c, "model.layers", "layers", m->layers, "parallel.pp x chunks", p->pp * p->chunks);
-    if (sound(c, "parallel.stages", NULL) && strcmp(p->stages, "even") != 0)
-        say(c, "parallel.stages", "",
-            "must be \"even\": this version cuts layers evenly, not \"%.60s\"", p->stages);
+    if (p->pp > 1 &&
+        sound(c, "parallel.pp", "parallel.chunks", "parallel.stages", "model.layers", NULL))
+        cross_stages(c, m->layers, p->pp * p->chunks);
 }
 
 static void cross_schedule(struct cross *c)

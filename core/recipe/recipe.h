@@ -171,11 +171,18 @@ struct mc_parallel_cfg {
     int64_t tp, pp, cp, ep, dp; /* dp 0: "auto" */
     int64_t chunks;
     int sp, shard_optimizer, overlap_grads, overlap_params;
-    char order[64], schedule[MC_PATH], stages[MC_WORD];
+    char order[64], schedule[MC_PATH];
+    char stages[MC_PATH];       /* "even", "auto" or "3,2,2,1": layers of each stage */
+    double pad_f, pad_i, pad_w; /* seconds, at least, of one microbatch's forward, input and weight
+                                   gradient through all chunks of a rank; 0: as long as it takes */
     enum mc_recompute recompute;
     int nrecompute_ops;
     char recompute_ops[MC_MAX_WORDS][MC_WORD]; /* op names, MC_RECOMPUTE_OPS */
 };
+enum { MC_MAX_STAGES = MC_PATH / 2 };
+/* The entries of parallel.stages where it is a list: how many, layers[] filled; 0: "even" or
+ * "auto". */
+int mc_recipe_stages(const struct mc_parallel_cfg *p, int layers[MC_MAX_STAGES]);
 enum mc_weights_policy { MC_WEIGHTS_STORE, MC_WEIGHTS_REBUILD };
 struct mc_checkpoint_cfg {
     struct mc_quantity every;

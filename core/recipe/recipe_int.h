@@ -131,6 +131,7 @@ void mc_bind_no_decay(struct mc_binder *b, const struct mc_value *v);
 void mc_bind_rules(struct mc_binder *b, const struct mc_value *v);
 void mc_bind_recompute(struct mc_binder *b, const struct mc_value *v);
 void mc_bind_schedule(struct mc_binder *b, const struct mc_value *v);
+void mc_bind_stages(struct mc_binder *b, const struct mc_value *v); /* stage.c, with its writer */
 void mc_bind_optim_kind(struct mc_binder *b, const struct mc_value *v);
 void mc_bind_stem(struct mc_binder *b, const struct mc_value *v);
 void mc_bind_head(struct mc_binder *b, const struct mc_value *v);
@@ -156,6 +157,7 @@ void mc_write_no_decay(const struct mc_recipe *r, struct mc_json *j, const char 
 void mc_write_rules(const struct mc_recipe *r, struct mc_json *j, const char *key, int lines);
 void mc_write_recompute(const struct mc_recipe *r, struct mc_json *j, const char *key, int lines);
 void mc_write_schedule(const struct mc_recipe *r, struct mc_json *j, const char *key, int lines);
+void mc_write_stages(const struct mc_recipe *r, struct mc_json *j, const char *key, int lines);
 void mc_write_optim_kind(const struct mc_recipe *r, struct mc_json *j, const char *key, int lines);
 void mc_write_stem(const struct mc_recipe *r, struct mc_json *j, const char *key, int lines);
 void mc_write_head(const struct mc_recipe *r, struct mc_json *j, const char *key, int lines);

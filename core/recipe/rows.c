@@ -321,6 +321,14 @@ const struct mc_row mc_rows[] = {
      .doc = "Reduce gradients while backward goes on. The same numbers either way."},
     {"parallel.overlap.params", MC_ROW_BOOL, AT(parallel.overlap_params), .dfl = "false",
      .doc = "Gather parameters while the next forward goes on. The same numbers either way."},
+    {"parallel.pad.F", MC_ROW_SPAN, AT(parallel.pad_f), RANGE(0, 3600), .dfl = "0", .unit = "s",
+     .doc = "A microbatch's forward through all chunks of a pipeline rank takes at least so long, "
+            "by sleeping; a chunk its share. A rehearsal of other machines' times: the same "
+            "numbers."},
+    {"parallel.pad.I", MC_ROW_SPAN, AT(parallel.pad_i), RANGE(0, 3600), .dfl = "0", .unit = "s",
+     .doc = "The same of gradients of inputs; B takes I and W together."},
+    {"parallel.pad.W", MC_ROW_SPAN, AT(parallel.pad_w), RANGE(0, 3600), .dfl = "0", .unit = "s",
+     .doc = "The same of gradients of weights."},
     {"parallel.pp", MC_ROW_I64, AT(parallel.pp), RANGE(1, 4096), .dfl = "1", .unit = "ranks",
      .resume = MC_LOGGED, .doc = "Pipeline ranks: each has some of the layers."},
     {"parallel.recompute", MC_ROW_OTHER, AT(parallel.recompute), .bind = mc_bind_recompute,
@@ -336,8 +344,12 @@ const struct mc_row mc_rows[] = {
     {"parallel.sp", MC_ROW_BOOL, AT(parallel.sp), .dfl = "false", .resume = MC_LOGGED,
      .doc = "Sequence parallel: between tensor-parallel parts, each rank holds a part of the "
             "sequence."},
-    {"parallel.stages", MC_ROW_STR, AT(parallel.stages), .dfl = "even", .resume = MC_LOGGED,
-     .doc = "How layers are cut into stages: \"even\"."},
+    {"parallel.stages", MC_ROW_OTHER, AT(parallel.stages), .bind = mc_bind_stages,
+     .write = mc_write_stages, .resume = MC_LOGGED,
+     .form = "\"even\", \"auto\" or a list of whole numbers", .dfl_doc = "\"even\"",
+     .doc = "How layers are cut into the stages of a pipeline, pp x chunks of them in the model's "
+            "order: as many in each; by predicted cost, embedding and head being work too; or so "
+            "many in each."},
     {"parallel.tp", MC_ROW_I64, AT(parallel.tp), RANGE(1, 4096), .dfl = "1", .unit = "ranks",
      .resume = MC_LOGGED, .doc = "Ranks that share every matrix; inside one node."},
     {"precision", MC_ROW_ENUM, AT(precision), .words = precision_words, .dfl = "fp32",

@@ -121,8 +121,8 @@ static void bind_takes_every_legal_form(void **state)
         {"optim", "{\"kind\":\"adamw\",\"betas\":[0.5,0.75],\"no_decay\":[],\"rules\":[{\"1\":\"*."
                   "bias\",\"lr_scale\":2},{\"match\":\"x\",\"weight_decay\":0}]}"},
         {"precision", "\"fp64\""},
-        {"parallel",
-         "{\"dp\":4,\"overlap\":true,\"recompute\":[\"rmsnorm\"],\"schedule\":\"zb_v\"}"},
+        {"parallel", "{\"dp\":4,\"overlap\":true,\"recompute\":[\"rmsnorm\"],\"schedule\":\"zb_v\","
+                     "\"stages\":[3,0,12],\"pad\":{\"F\":\"20 ms\",\"I\":0.5}}"},
         {"checkpoint", "{\"every\":7,\"keep\":2,\"stall\":\"90 s\"}"},
         {"cluster", "{\"nodes\":2,\"per_node\":8,\"mtbf\":\"7.9 h\",\"mem\":\"24 GiB\"}"},
         {"eval", "{\"every\":\"1B tokens\",\"samples\":\"10k\"}"},
@@ -158,6 +158,11 @@ static void bind_takes_every_legal_form(void **state)
     assert_true(r->optim.rule[1].weight_decay == 0 && isnan(r->optim.rule[1].lr_scale));
     assert_true(r->parallel.overlap_grads && r->parallel.overlap_params);
     assert_int_equal(r->parallel.recompute, MC_RECOMPUTE_OPS);
+    int layers[MC_MAX_STAGES];
+    assert_string_equal(r->parallel.stages, "3,0,12");
+    assert_int_equal(mc_recipe_stages(&r->parallel, layers), 3);
+    assert_true(layers[0] == 3 && layers[1] == 0 && layers[2] == 12);
+    assert_true(r->parallel.pad_f == 0.02 && r->parallel.pad_i == 0.5 && r->parallel.pad_w == 0);
     assert_true(r->checkpoint.every.unit == MC_UNIT_STEPS && r->checkpoint.stall_s == 90);
     assert_true(r->cluster.mtbf_h == 7.9 && r->cluster.mem_bytes == INT64_C(25769803776));
     assert_int_equal(r->eval.samples, 10000);
@@ -215,6 +220,11 @@ static void bind_takes_the_tagged_forms_of_lua(void **state)
     assert_int_equal(mc_recipe_of(f.box)->lr.npieces, 1);
     fixture_fini(&f);
 }
+
+#define TEN(x)     x x x x x x x x x x
+#define HUNDRED(x) TEN(TEN(x))
+static const char g_many_stages[] = "[" HUNDRED("99,") HUNDRED("99,") HUNDRED("99,")
+    HUNDRED("99,") "99]"; /* 1 202 characters as text */
 
 static const struct bad {
     const char *key, *json, *path, *says;
@@ -308,6 +318,21 @@ static const struct bad {
     {"parallel.overlap.grad", "true", "parallel.overlap.grad", "did you mean \"grads\"?"},
     {"parallel.recompute", "\"all\"", "parallel.recompute", "must be \"none\" or \"block\""},
     {"parallel.dp", "\"many\"", "parallel.dp", "a whole number or \"auto\""},
+    {"parallel.stages", "\"evenly\"", "parallel.stages",
+     "must be \"even\", \"auto\" or a list of layers a stage such as { 3, 2, 2, 1 }, not "
+     "\"evenly\""},
+    {"parallel.stages", "\"3,2,\"", "parallel.stages", "not \"3,2,\""},
+    {"parallel.stages", "\"3,-2\"", "parallel.stages", "not \"3,-2\""},
+    {"parallel.stages", "\"99999999999999999999\"", "parallel.stages", "must be \"even\""},
+    {"parallel.stages", "\"\"", "parallel.stages", "must be \"even\""},
+    {"parallel.stages", "[]", "parallel.stages", "names no stage"},
+    {"parallel.stages", "4", "parallel.stages", "a list of layers a stage"},
+    {"parallel.stages", "[2,1.5]", "parallel.stages[2]", "must be a whole number, not 1.5"},
+    {"parallel.stages", "[2,-1]", "parallel.stages[2]", "must be between 0"},
+    {"parallel.stages", g_many_stages, "parallel.stages[342]", "too many stages"},
+    {"parallel.pad.F", "-1", "parallel.pad.F", "must be between 0 and 3600"},
+    {"parallel.pad.f", "1", "parallel.pad.f", "unknown key"},
+    {"parallel.pad.W", "\"3 steps\"", "parallel.pad.W", "must be in time"},
     {"hooks", "[{\"allow\":[]}]", "hooks[1]", "has no path"},
     {"hooks", "[{\"1\":\"a\",\"x\":{}}]", "hooks[1].x", "an option is"},
     {"hooks", "\"a.lua\"", "hooks", "must be a list"},

@@ -58,6 +58,8 @@ static void rich(struct fixture *f)
                 "[\"h\",{\"1\":\"g\",\"aaa\":1.1,\"nnn\":\"\\u00e9\\n\\\"\",\"zzz\":false,"
                 "\"allow\":[\"x:y\"]}]");
     fixture_set(f, "parallel.recompute", "[\"add\",\"rope\"]");
+    fixture_set(f, "parallel.stages", "\"1 ,1\"");
+    fixture_set(f, "parallel.pad.I", "0.1");
     fixture_set(f, "cluster.mtbf", "\"7.9 h\"");
     fixture_set(f, "checkpoint.stall", "0.1");
     fixture_set(f, "model.eps", "1.1754943508222877e-38");
@@ -116,6 +118,9 @@ static void json_round_trips_bit_for_bit(void **state)
         assert_true(x->data.order == y->data.order && x->data.samples == y->data.samples);
         assert_memory_equal(x->data.split, y->data.split, sizeof x->data.split);
         assert_int_equal(x->batch.global, y->batch.global);
+        assert_string_equal(x->parallel.stages, y->parallel.stages);
+        assert_string_equal(x->parallel.stages, form == 1 ? "1,1" : "even");
+        assert_true(x->parallel.pad_i == y->parallel.pad_i);
         assert_int_equal(x->batch.nramp, y->batch.nramp);
         for (int i = 0; i < x->batch.nramp; i++)
             assert_true(x->batch.ramp[i].at.n == y->batch.ramp[i].at.n &&
@@ -391,6 +396,7 @@ static void compare_knows_free_logged_and_frozen(void **state)
         {"checkpoint.keep", "9", 'f'},
         {"hooks", "[\"x\"]", 'f'},
         {"parallel.overlap", "true", 'f'},
+        {"parallel.pad.F", "0.5", 'f'},
         {"restart.max", "2", 'f'},
         {"time_limit", "\"1 h\"", 'f'},
         {"log_every", "3", 'f'},
@@ -407,6 +413,7 @@ static void compare_knows_free_logged_and_frozen(void **state)
         {"optim.betas", "[0.9,0.99]", 'l'},
         {"device", "\"cuda\"", 'l'},
         {"parallel.schedule", "\"gpipe\"", 'l'},
+        {"parallel.stages", "[1,1]", 'l'},
         {"parallel.recompute", "\"block\"", 'l'},
         {"data.train", "[{\"1\":\"text\",\"weight\":0.5}]", 'l'},
         {"data.train", "[\"a\",\"b\"]", 'l'},
