@@ -20,9 +20,14 @@
  * I5  At bf16 the weight always is its master, rounded: whoever sets masters calls
  *     mc_optim_round_weights().
  * I6  With a split shard, moments and masters lie as the shard says, and the update is of the owned
- * rows alone. weights_hash: XXH3-64 of, for each parameter in name order: name and NUL, dimensions
+ *     rows alone.
+ * I7  Rules, norm and hash are of the model's parameters, also where the graph has some of them (a
+ *     pipeline's stage): what one rank lacks others add, and none is taken for a rule's mistake.
+ * weights_hash: XXH3-64 of, for each parameter in name order: name and NUL, dimensions
  * (u64), each dimension (u64), the tensor's mc_hash_elems (u64); all little-endian. It knows
- * logical tensors only, so any storage layout gives the same. Memory: handle life; borrows graph,
+ * logical tensors only, so any storage layout gives the same.
+ *
+ * Memory: handle life; borrows graph,
  * kernels, pool and buffers, which must outlive it. Threads: one caller; kernels use the pool. */
 #include "optim.h"
 #include <math.h>
@@ -39,14 +44,16 @@ struct run {
     double decay, lr_scale;
 };
 struct mc_optim {
-    const struct mc_graph *graph;
+    const struct mc_graph *graph; /* what is here: parameters, buffers */
+    const struct mc_graph *model; /* all of the model (I7) */
     const struct mc_kern_ops *kern;
     struct mc_pool *pool;
     const struct mc_shard *shard;
-    struct mc_shard *whole; /* ours, when the caller has none */
+    struct mc_shard *own_shard; /* when the caller has none */
     struct mc_optim_buffers buf;
     double beta1, beta2, eps;
-    int nparams;
+    int nparams;              /* of the model */
+    int *index;               /* [parameters of graph] of each in the model */
     double *decay, *lr_scale; /* [nparams] */
     int *by_name;             /* [nparams] parameters in name order */
     int layers;
@@ -101,11 +108,17 @@ static mc_status sort_names(struct mc_optim *o, struct mc_err *err)
     if (!s)
         return mc_err_set(err, MC_E_NOMEM, "no memory for %d names", o->nparams);
     for (int i = 0; i < o->nparams; i++)
-        s[i] = (struct named){mc_graph_param(o->graph, i)->name, i};
+        s[i] = (struct named){mc_graph_param(o->model, i)->name, i};
     qsort(s, (size_t)o->nparams, sizeof *s, by_name);
     for (int i = 0; i < o->nparams; i++) {
         MC_ASSERT(i == 0 || strcmp(s[i - 1].name, s[i].name) != 0);
         o->by_name[i] = s[i].param;
+    }
+    for (int i = 0; i < mc_graph_nparams(o->graph); i++) { /* I7 */
+        struct named key = {mc_graph_param(o->graph, i)->name, 0};
+        const struct named *found = bsearch(&key, s, (size_t)o->nparams, sizeof *s, by_name);
+        MC_ASSERT(found);
+        o->index[i] = found->param;
     }
     mc_free(s);
     return MC_OK;
@@ -126,13 +139,14 @@ static mc_status resolve(const struct mc_optim_cfg *cfg, const struct mc_graph *
     return st;
 }
 
-mc_status mc_optim_check(const struct mc_recipe *r, const struct mc_graph *g, struct mc_err *err)
+mc_status mc_optim_check(const struct mc_recipe *r, const struct mc_graph *model,
+                         struct mc_err *err)
 {
-    int n = mc_graph_nparams(g);
+    int n = mc_graph_nparams(model);
     double *decay = mc_alloc(2 * (size_t)n * sizeof *decay, "rules");
     if (!decay)
         return mc_err_set(err, MC_E_NOMEM, "no memory for %d rules", n);
-    mc_status st = resolve(&r->optim, g, decay, decay + n, err);
+    mc_status st = resolve(&r->optim, model, decay, decay + n, err);
     mc_free(decay);
     return st;
 }
@@ -140,12 +154,12 @@ mc_status mc_optim_check(const struct mc_recipe *r, const struct mc_graph *g, st
 static void add_run(struct mc_optim *o, int param, int64_t first, int64_t count, int64_t state)
 {
     struct run *r = o->nruns ? &o->run[o->nruns - 1] : NULL;
+    double decay = o->decay[o->index[param]], lr_scale = o->lr_scale[o->index[param]];
     MC_ASSERT(count >= 0 && (!r || first >= r->first + r->n));
-    if (r && r->decay == o->decay[param] && r->lr_scale == o->lr_scale[param] &&
-        state - r->state == first - r->first)
+    if (r && r->decay == decay && r->lr_scale == lr_scale && state - r->state == first - r->first)
         r->n = first + count - r->first; /* I1: over the gap */
     else
-        o->run[o->nruns++] = (struct run){first, count, state, o->decay[param], o->lr_scale[param]};
+        o->run[o->nruns++] = (struct run){first, count, state, decay, lr_scale};
 }
 
 static void make_runs(struct mc_optim *o) /* I2 */
@@ -153,16 +167,16 @@ static void make_runs(struct mc_optim *o) /* I2 */
     const struct mc_shard *s = o->shard;
     for (int k = 0; s->split && k < s->npieces; k++) /* I6 */
         add_run(o, s->piece[k].param, s->piece[k].flat, s->piece[k].count, s->piece[k].state);
-    for (int i = 0; !s->split && i < o->nparams; i++) {
+    for (int i = 0; !s->split && i < mc_graph_nparams(o->graph); i++) {
         const struct mc_param *p = mc_graph_param(o->graph, i);
         add_run(o, i, p->offset, p->count, p->offset);
     }
 }
 
 mc_status mc_optim_create(const struct mc_recipe *r, const struct mc_graph *g,
-                          const struct mc_kern_ops *k, struct mc_pool *pool,
-                          const struct mc_optim_buffers *buf, const struct mc_shard *shard,
-                          struct mc_optim **o, struct mc_err *err)
+                          const struct mc_graph *model, const struct mc_kern_ops *k,
+                          struct mc_pool *pool, const struct mc_optim_buffers *buf,
+                          const struct mc_shard *shard, struct mc_optim **o, struct mc_err *err)
 {
     if (!(r->optim.eps > 0))
         return mc_err_set(err, MC_E_RECIPE, "optim.eps: %g; it must be above 0", r->optim.eps);
@@ -172,6 +186,7 @@ mc_status mc_optim_create(const struct mc_recipe *r, const struct mc_graph *g,
     if (!y)
         return mc_err_set(err, MC_E_NOMEM, "no memory for the optimizer");
     *y = (struct mc_optim){.graph = g,
+                           .model = model,
                            .kern = k,
                            .pool = pool,
                            .shard = shard,
@@ -179,27 +194,30 @@ mc_status mc_optim_create(const struct mc_recipe *r, const struct mc_graph *g,
                            .beta1 = r->optim.betas[0],
                            .beta2 = r->optim.betas[1],
                            .eps = r->optim.eps,
-                           .nparams = mc_graph_nparams(g),
+                           .nparams = mc_graph_nparams(model),
                            .layers = (int)r->model.layers};
     size_t n = (size_t)y->nparams + 1; /* a stage without parameters is legal */
+    size_t here = (size_t)mc_graph_nparams(g) + 1;
+    y->index = mc_alloc(here * sizeof *y->index, "places of parameters");
     y->decay = mc_alloc(n * sizeof *y->decay, "decay of parameters");
     y->lr_scale = mc_alloc(n * sizeof *y->lr_scale, "rate factor of parameters");
     y->by_name = mc_alloc(n * sizeof *y->by_name, "name order of parameters");
-    y->run = mc_alloc(n * sizeof *y->run, "runs of parameters");
+    y->run = mc_alloc(here * sizeof *y->run, "runs of parameters");
     y->parts = mc_alloc(n * sizeof *y->parts, "norms of parameters");
     y->sums = mc_alloc(n * sizeof *y->sums, "hashes of parameters");
     y->hash = mc_hasher_create();
     mc_status st = MC_OK;
-    if (!y->decay || !y->lr_scale || !y->by_name || !y->run || !y->hash || !y->parts || !y->sums) {
+    if (!y->index || !y->decay || !y->lr_scale || !y->by_name || !y->run || !y->hash || !y->parts ||
+        !y->sums) {
         st = mc_err_set(err, MC_E_NOMEM, "no memory for an optimizer of %d parameters", y->nparams);
         goto fail;
     }
     if (!shard) {
-        MC_TRY_GOTO(st, mc_shard_create(g, 1, 0, 0, &y->whole, err), fail);
-        y->shard = y->whole;
+        MC_TRY_GOTO(st, mc_shard_create(g, 1, 0, 0, &y->own_shard, err), fail);
+        y->shard = y->own_shard;
     }
     MC_TRY_GOTO(st, sort_names(y, err), fail);
-    MC_TRY_GOTO(st, resolve(&r->optim, g, y->decay, y->lr_scale, err), fail);
+    MC_TRY_GOTO(st, resolve(&r->optim, model, y->decay, y->lr_scale, err), fail);
     make_runs(y);
     *o = y;
     return MC_OK;
@@ -213,11 +231,12 @@ void mc_optim_destroy(struct mc_optim *o)
     if (!o)
         return;
     mc_hasher_destroy(o->hash);
-    mc_shard_destroy(o->whole);
+    mc_shard_destroy(o->own_shard);
     mc_free(o->parts);
     mc_free(o->sums);
     mc_free(o->run);
     mc_free(o->by_name);
+    mc_free(o->index);
     mc_free(o->lr_scale);
     mc_free(o->decay);
     mc_free(o);
@@ -231,7 +250,8 @@ void mc_optim_norm_parts(const struct mc_optim *o, double *parts)
     for (int k = 0; k < o->shard->npieces; k++) { /* I3 */
         const struct mc_shard_piece *x = &o->shard->piece[k];
         if (mc_graph_param(o->graph, x->param)->owned)
-            parts[x->param] = o->kern->sum_squares(o->pool, at(o->buf.grads, o, x->flat), x->count);
+            parts[o->index[x->param]] =
+                o->kern->sum_squares(o->pool, at(o->buf.grads, o, x->flat), x->count);
     }
 }
 
@@ -254,7 +274,7 @@ void mc_optim_layer_norms(const struct mc_optim *o, const double *parts, double 
     for (int l = 0; l < o->layers + 2; l++)
         out[l] = 0;
     for (int i = 0; i < o->nparams; i++)
-        out[mc_graph_param(o->graph, i)->layer + 1] += parts[i];
+        out[mc_graph_param(o->model, i)->layer + 1] += parts[i];
     for (int l = 0; l < o->layers + 2; l++)
         out[l] = sqrt(out[l]);
 }
@@ -355,7 +375,7 @@ int mc_optim_state(const struct mc_optim *o, struct mc_state_tensor *t, int cap)
         int pieces = k > 0 && s->split; /* I6 */
         if (!buffer(o, k))
             continue;
-        for (int i = 0; !pieces && i < o->nparams; i++) {
+        for (int i = 0; !pieces && i < mc_graph_nparams(o->graph); i++) {
             const struct mc_param *p = mc_graph_param(o->graph, i);
             if (p->count > 0 && n++ < cap)
                 add_tensor(o, k, p, p->box, p->offset, &t[n - 1]);
@@ -450,8 +470,8 @@ void mc_optim_hash_parts(const struct mc_optim *o, uint64_t *parts)
         const struct mc_param *p = mc_graph_param(o->graph, x->param);
         struct mc_box box = mc_shard_box(p, x->row, x->rows);
         if (p->owned)
-            parts[x->param] = hash_box(weight_at(o, x->flat), (int)mc_dtype_size(o->kern->dtype),
-                                       &p->shape, &box);
+            parts[o->index[x->param]] = hash_box(
+                weight_at(o, x->flat), (int)mc_dtype_size(o->kern->dtype), &p->shape, &box);
     }
 }
 
@@ -459,7 +479,7 @@ uint64_t mc_optim_hash_of(const struct mc_optim *o, const uint64_t *parts)
 {
     mc_hasher_reset(o->hash);
     for (int i = 0; i < o->nparams; i++) {
-        const struct mc_param *p = mc_graph_param(o->graph, o->by_name[i]);
+        const struct mc_param *p = mc_graph_param(o->model, o->by_name[i]);
         mc_hasher_add(o->hash, p->name, strlen(p->name) + 1);
         hash_u64(o->hash, (uint64_t)p->shape.nd);
         for (int k = 0; k < p->shape.nd; k++)

@@ -51,14 +51,16 @@ struct mc_optim_buffers {
     void *m, *v;          /* as the shard says */
     void *master;         /* so, too. NULL: the weights are the masters */
 };
-/* Rules: first match wins; a glob that matches nothing is an error that names it. shard: borrowed;
- * NULL: one rank. */
+/* Rules: first match wins; a glob that matches nothing is an error that names it. model: a graph of
+ * all of the model, g itself unless g is a stage of it; rules, norms and hashes are of its
+ * parameters, and what follows calls their number [parameters]. shard: borrowed; NULL: one rank. */
 mc_status mc_optim_create(const struct mc_recipe *r, const struct mc_graph *g,
-                          const struct mc_kern_ops *k, struct mc_pool *pool,
-                          const struct mc_optim_buffers *buf, const struct mc_shard *shard,
-                          struct mc_optim **o, struct mc_err *err);
+                          const struct mc_graph *model, const struct mc_kern_ops *k,
+                          struct mc_pool *pool, const struct mc_optim_buffers *buf,
+                          const struct mc_shard *shard, struct mc_optim **o, struct mc_err *err);
 /* The rules alone, before anything is taken: MC_E_RECIPE as create would say it. */
-mc_status mc_optim_check(const struct mc_recipe *r, const struct mc_graph *g, struct mc_err *err);
+mc_status mc_optim_check(const struct mc_recipe *r, const struct mc_graph *model,
+                         struct mc_err *err);
 void mc_optim_destroy(struct mc_optim *o);
 /* The norm of one rank; of several: each one's parts [parameters], added over the ranks, combined.
  */
@@ -72,7 +74,7 @@ void mc_optim_layer_norms(const struct mc_optim *o, const double *parts, double 
 void mc_optim_update(struct mc_optim *o, int64_t t, double lr, double grad_scale);
 /* min(1, limit / (norm + 1e-6)); limit 0: 1. */
 double mc_optim_clip(double limit, double norm);
-double mc_optim_decay_of(const struct mc_optim *o, int param); /* for explain and tests */
+double mc_optim_decay_of(const struct mc_optim *o, int param); /* of the model; for tests */
 double mc_optim_lr_scale_of(const struct mc_optim *o, int param);
 /* The tensors of a run's state, whole: model/NAME of every parameter, then at bf16 master/NAME,
  * then adam_m/NAME and adam_v/NAME. Returns the count; fills up to cap, data NULL. */

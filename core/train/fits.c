@@ -10,15 +10,15 @@
 #include "train_int.h"
 #include "../../ckpt/ckpt.h"
 
-mc_status mc_tensors_fit(const struct mc_recipe *r, const struct mc_graph *g,
+mc_status mc_tensors_fit(const struct mc_recipe *r, const struct mc_graph *model,
                          const struct mc_ckpt *c, struct mc_err *err)
 {
-    int n = mc_optim_tensors(g, r->precision, NULL, 0);
-    int skip = mc_weights_stored(c) ? 0 : mc_weights_rebuilt(g, r->precision);
+    int n = mc_optim_tensors(model, r->precision, NULL, 0);
+    int skip = mc_weights_stored(c) ? 0 : mc_weights_rebuilt(model, r->precision);
     struct mc_state_tensor *t = mc_alloc((size_t)n * sizeof *t, "list of tensors");
     if (!t)
         return mc_err_set(err, MC_E_NOMEM, "no memory for %d tensors", n);
-    mc_optim_tensors(g, r->precision, t, n);
+    mc_optim_tensors(model, r->precision, t, n);
     mc_status st = mc_ckpt_fits(c, t + skip, n - skip, 1, err); /* I1 */
     mc_free(t);
     return st;
@@ -50,7 +50,7 @@ mc_status mc_train_fits(const struct mc_recipe *r, const char *base_dir, int thr
     MC_TRY(mc_ckpt_open(ckpt_path, &c, err));
     mc_status st = mc_graphs_build(r, NULL, 0, threads, &g, err);
     if (st == MC_OK)
-        st = mc_tensors_fit(r, g.train, c, err);
+        st = mc_tensors_fit(r, g.whole, c, err);
     if (st == MC_OK)
         st = books_fit(r, base_dir, c, err);
     mc_graphs_destroy(&g);

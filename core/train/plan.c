@@ -157,6 +157,7 @@ mc_status mc_graphs_build(const struct mc_recipe *r, const struct mc_layout *lay
         mc_layout_coord(layout, rank, cfg.coord);
     mc_status st;
     MC_TRY_GOTO(st, mc_graph_build(&cfg, &g.train, err), fail);
+    g.whole = g.train;
     MC_TRY_GOTO(st, build_shard(r, layout, rank, &g, err), fail);
     const struct mc_graph_memory *m = mc_graph_memory(g.train);
     g.bytes[MC_ARENA_PARAMS] = m->params;
@@ -186,6 +187,8 @@ fail:
 
 void mc_graphs_destroy(struct mc_graphs *g)
 {
+    if (g->whole && g->whole != g->train)
+        mc_graph_destroy(g->whole);
     if (g->eval)
         mc_graph_destroy(g->eval);
     if (g->train)
@@ -216,7 +219,7 @@ static mc_status plan(const struct mc_recipe *r, const struct mc_layout *layout,
     struct mc_graphs g;
     struct mc_flops flops = {0};
     MC_TRY(mc_graphs_build(r, layout, rank, threads, &g, err));
-    mc_status st = mc_optim_check(r, g.train, err);
+    mc_status st = mc_optim_check(r, g.whole, err);
     if (st == MC_OK)
         st = whole_flops(r, &flops, err);
     if (st != MC_OK) {
@@ -239,7 +242,7 @@ static mc_status plan(const struct mc_recipe *r, const struct mc_layout *layout,
         .tables = g.bytes[MC_ARENA_TABLES] + g.bytes[MC_ARENA_EVAL_TABLES],
         .batch = g.bytes[MC_ARENA_BATCH],
         .kv = 0,
-        .parameters = mc_graph_param_count(g.train),
+        .parameters = mc_graph_param_count(g.whole),
         .flops_causal = flops.causal,
         .flops_full = flops.full,
         .flops_formula = flops.formula,

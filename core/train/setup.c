@@ -72,7 +72,7 @@ static mc_status take_arenas(struct mc_trainer *t, struct mc_err *err)
     tell_memory(t, taken);
     if (!t->cfg->quiet && t->world.rank == 0)
         mc_log(MC_LOG_INFO, "%lld parameters, %.1f MiB planned and taken, %d thread%s",
-               (long long)mc_graph_param_count(t->graphs.train), (double)t->planned / 1048576.0,
+               (long long)mc_graph_param_count(t->graphs.whole), (double)t->planned / 1048576.0,
                t->cfg->threads, t->cfg->threads == 1 ? "" : "s");
     return MC_OK;
 }
@@ -104,13 +104,13 @@ static mc_status make_optim(struct mc_trainer *t, struct mc_err *err)
                                   .master = t->arena[MC_ARENA_MASTER].base,
                                   .m = t->arena[MC_ARENA_ADAM_M].base,
                                   .v = t->arena[MC_ARENA_ADAM_V].base};
-    MC_TRY(mc_optim_create(t->recipe, t->graphs.train, t->kern, t->pool, &ob, t->graphs.shard,
-                           &t->optim, err));
+    MC_TRY(mc_optim_create(t->recipe, t->graphs.train, t->graphs.whole, t->kern, t->pool, &ob,
+                           t->graphs.shard, &t->optim, err));
     t->nstate = mc_optim_state(t->optim, NULL, 0);
     t->nowned = mc_optim_owned(t->optim, NULL, 0);
     t->state = mc_alloc((size_t)(t->nstate + 1) * sizeof *t->state, "list of state tensors");
     t->owned = mc_alloc((size_t)(t->nowned + 1) * sizeof *t->owned, "list of state tensors");
-    size_t n = (size_t)mc_graph_nparams(t->graphs.train) + MC_STEP_HEAD;
+    size_t n = (size_t)mc_graph_nparams(t->graphs.whole) + MC_STEP_HEAD;
     t->sum = mc_alloc(n * sizeof *t->sum, "sums over ranks");
     t->hash_sum = mc_alloc(n * sizeof *t->hash_sum, "sums over ranks");
     if (!t->state || !t->owned || !t->sum || !t->hash_sum)
@@ -254,7 +254,7 @@ static mc_status load(struct mc_trainer *t, const char *path, struct mc_err *err
     MC_TRY_GOTO(st, mc_world_vote(&t->world, st, NULL, err), done); /* I6 */
     st = mc_books_read(mc_ckpt_books(c), &run, &t->books, &seen, err);
     if (st == MC_OK)
-        st = mc_tensors_fit(t->recipe, t->graphs.train, c, err); /* all of them are wanted */
+        st = mc_tensors_fit(t->recipe, t->graphs.whole, c, err); /* all of them are wanted */
     int skip =
         mc_weights_stored(c) ? 0 : mc_weights_lead(t->recipe->precision, t->state, t->nstate);
     if (st == MC_OK)

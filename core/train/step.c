@@ -303,7 +303,7 @@ static mc_status agree_judge(struct mc_trainer *t, struct mc_err *err)
     enum { LOSS, DUE_EVAL, DUE_SAVE };
     struct mc_step *s = &t->step;
     double *v = t->sum, *norm = v + MC_STEP_HEAD;
-    int n = mc_graph_nparams(t->graphs.train);
+    int n = mc_graph_nparams(t->graphs.whole);
     memset(v, 0, (size_t)(MC_STEP_HEAD + n) * sizeof *v);
     if (s->valid > 0) {
         if (s->own == 0) /* I2 */

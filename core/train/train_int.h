@@ -44,6 +44,8 @@ struct mc_batch_buffers {      /* this replica's part of a batch, and the keys o
 };
 struct mc_graphs {
     struct mc_graph *train, *eval; /* eval NULL: no validation set */
+    struct mc_graph *whole;        /* of all parameters of the model: train itself, unless it has
+                                      some of them */
     struct mc_shard *shard;
     size_t bytes[MC_NARENAS];
 };
@@ -167,8 +169,8 @@ struct mc_trainer {
     struct mc_world world;
     struct mc_transfer *transfer;
     struct mc_timeline timeline;
-    double *sum;        /* [MC_STEP_HEAD + parameters] of the step's exchanges */
-    uint64_t *hash_sum; /* [parameters] */
+    double *sum;        /* [MC_STEP_HEAD + parameters of the model] of the step's exchanges */
+    uint64_t *hash_sum; /* [parameters of the model] */
     int asks;           /* hooks that the control rank asks while a step is judged: bits of kinds */
     int torn;           /* a transfer failed: the system may still write into our buffers */
     struct mc_pool *pool;
@@ -237,8 +239,8 @@ void mc_record_end(struct mc_trainer *t);
 void mc_record_destroy(struct mc_trainer *t);
 
 /* ---- fits.c ---- */
-/* Has the checkpoint all tensors of the run, whole, and no others? */
-mc_status mc_tensors_fit(const struct mc_recipe *r, const struct mc_graph *g,
+/* Has the checkpoint all tensors of the run, whole, and no others? model: a graph of all of it. */
+mc_status mc_tensors_fit(const struct mc_recipe *r, const struct mc_graph *model,
                          const struct mc_ckpt *c, struct mc_err *err);
 
 /* ---- setup.c: from nothing to the state before a step, and back ---- */
@@ -254,7 +256,7 @@ mc_status mc_trainer_start(struct mc_trainer *t, struct mc_err *err);
 int mc_weights_stored(const struct mc_ckpt *c);
 /* How many tensors, the first of mc_optim_tensors(), can be made from the masters: 0 or all
  * weights. */
-int mc_weights_rebuilt(const struct mc_graph *g, enum mc_dtype precision);
+int mc_weights_rebuilt(const struct mc_graph *model, enum mc_dtype precision);
 /* The same of what one rank holds or owns of them: mc_optim_state(), mc_optim_owned(). */
 int mc_weights_lead(enum mc_dtype precision, const struct mc_state_tensor *t, int n);
 

@@ -39,7 +39,7 @@ mc_status mc_trainer_held(struct mc_trainer *t, int at_once, struct mc_err *err)
 mc_status mc_trainer_hash(struct mc_trainer *t, uint64_t *hash, struct mc_err *err)
 {
     mc_optim_hash_parts(t->optim, t->hash_sum);
-    MC_TRY(mc_world_sum_u64(&t->world, t->hash_sum, mc_graph_nparams(t->graphs.train), err));
+    MC_TRY(mc_world_sum_u64(&t->world, t->hash_sum, mc_graph_nparams(t->graphs.whole), err));
     *hash = mc_optim_hash_of(t->optim, t->hash_sum);
     return MC_OK;
 }

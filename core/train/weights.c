@@ -20,9 +20,9 @@ int mc_weights_stored(const struct mc_ckpt *c)
     return 0;
 }
 
-int mc_weights_rebuilt(const struct mc_graph *g, enum mc_dtype precision)
+int mc_weights_rebuilt(const struct mc_graph *model, enum mc_dtype precision)
 {
-    return mc_optim_dtype(precision) != precision ? mc_graph_nparams(g) : 0; /* I1 */
+    return mc_optim_dtype(precision) != precision ? mc_graph_nparams(model) : 0; /* I1 */
 }
 
 int mc_weights_lead(enum mc_dtype precision, const struct mc_state_tensor *t, int n)

@@ -82,7 +82,7 @@ static void compare(const char *name, struct model *m, double loss_tol, int thre
     struct mc_optim_buffers b = {.params = r.b.params, .grads = r.b.grads};
     b.m = bytes(mem.m), b.v = bytes(mem.v), b.master = masters.b.params = bytes(mem.master);
     struct mc_optim *o;
-    check_ok(mc_optim_create(&m->r, r.g, r.k, r.pool, &b, shard, &o, &err), &err);
+    check_ok(mc_optim_create(&m->r, r.g, r.g, r.k, r.pool, &b, shard, &o, &err), &err);
     formula_weights(&masters);
     mc_optim_round_weights(o);
     double early = 0, worst = 0, grad = 0;

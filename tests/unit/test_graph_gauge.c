@@ -134,7 +134,7 @@ static void layer_norms_are_those_of_the_layers_names(void **state)
         struct mc_optim_buffers ob = {
             .params = r.b.params, .grads = r.b.grads, .m = r.b.params, .v = r.b.params};
         formula_weights(&r);
-        check_ok(mc_optim_create(&m->r, r.g, r.k, r.pool, &ob, NULL, &o, &err), &err);
+        check_ok(mc_optim_create(&m->r, r.g, r.g, r.k, r.pool, &ob, NULL, &o, &err), &err);
         step_once(&r, &mb, n, 1);
         double norm = mc_optim_grad_norm(o);
         double parts[64];

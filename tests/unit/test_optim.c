@@ -101,7 +101,8 @@ static void start(struct fix *f, enum mc_dtype dtype, int threads)
     assert_int_equal(mc_kern_get(MC_DEVICE_CPU, dtype, &f->k, NULL), MC_OK);
 }
 
-static void create(struct fix *f)
+/* of: the model that f->g is a part of. */
+static void create_of(struct fix *f, const struct mc_graph *of)
 {
     struct mc_shard *s;
     assert_int_equal(mc_shard_create(&f->g, 1, 0, 0, &s, NULL), MC_OK);
@@ -113,8 +114,13 @@ static void create(struct fix *f)
     for (int i = 0; i < 4; i++)
         *b[i] = mc_alloc(m.m, "test");
     struct mc_err err = {0};
-    if (mc_optim_create(f->r, &f->g, f->k, f->pool, &f->b, NULL, &f->o, &err) != MC_OK)
+    if (mc_optim_create(f->r, &f->g, of, f->k, f->pool, &f->b, NULL, &f->o, &err) != MC_OK)
         fail_msg("%s", err.msg);
+}
+
+static void create(struct fix *f)
+{
+    create_of(f, &f->g);
 }
 
 static void stop(struct fix *f)
@@ -459,6 +465,65 @@ static void optim_state_names_every_tensor(void **state)
     stop(&f);
 }
 
+/* Stages have some of the parameters each, the last one a copy of the first's embedding, too: norm,
+ * hash and update are those of the whole, to the bit, and a rule may be another stage's. */
+static void optim_stages_are_the_whole(void **state)
+{
+    (void)state;
+    struct fix f = {0}, s[3];
+    enum { N = 6 };
+    double parts[N], sum[N] = {0};
+    uint64_t hash[N], hashes[N] = {0};
+    start(&f, MC_F32, 1);
+    model(&f.g, 0);
+    strcpy(f.r->optim.no_decay[0], "layers.0.norm.*"); /* fits nothing of two stages */
+    f.r->model.layers = 1;
+    memset(s, 0, sizeof s);
+    create(&f);
+    fill(&f, f.b.params, 1, 1);
+    fill(&f, f.b.grads, 2, 1e-2);
+    double norm = mc_optim_grad_norm(f.o);
+    mc_optim_update(f.o, 1, 1e-2, 0.5);
+    for (int k = 0; k < 3; k++) {
+        start(&s[k], MC_F32, 1);
+        *s[k].r = *f.r;
+        for (int i = 2 * k; i < 2 * k + 2; i++)
+            add(&s[k].g, f.g.p[i].name, f.g.p[i].cls, f.g.p[i].shape.dim[0],
+                f.g.p[i].shape.nd > 1 ? f.g.p[i].shape.dim[1] : 0, k);
+        if (k == 2) {
+            add(&s[k].g, f.g.p[0].name, f.g.p[0].cls, f.g.p[0].shape.dim[0], f.g.p[0].shape.dim[1],
+                1);
+            s[k].g.p[2].owned = 0;
+        }
+        create_of(&s[k], &f.g);
+        fill(&s[k], s[k].b.params, 1, 1);
+        fill(&s[k], s[k].b.grads, 2, 1e-2);
+        mc_optim_norm_parts(s[k].o, parts);
+        mc_optim_update(s[k].o, 1, 1e-2, 0.5);
+        mc_optim_hash_parts(s[k].o, hash);
+        for (int i = 0; i < N; i++) {
+            sum[i] += parts[i];
+            hashes[i] += hash[i];
+        }
+        for (int i = 0; i < s[k].g.n; i++) {
+            const struct mc_param *p = &s[k].g.p[i], *q = &f.g.p[find(&f.g, p->name)];
+            assert_memory_equal((float *)s[k].b.params + p->offset, (float *)f.b.params + q->offset,
+                                (size_t)p->count * sizeof(float));
+        }
+    }
+    double layers[3], whole[3];
+    mc_optim_norm_parts(f.o, parts);
+    mc_optim_layer_norms(f.o, parts, whole);
+    for (int k = 0; k < 3; k++) {
+        assert_true(mc_optim_norm_of(s[k].o, sum) == norm);
+        assert_int_equal(mc_optim_hash_of(s[k].o, hashes), mc_optim_weights_hash(f.o));
+        mc_optim_layer_norms(s[k].o, sum, layers);
+        assert_memory_equal(layers, whole, sizeof layers);
+        stop(&s[k]);
+    }
+    stop(&f);
+}
+
 /* ---- rules ---- */
 
 static void optim_globs(void **state)
@@ -564,12 +629,14 @@ static void optim_create_refuses_eps_zero_and_bad_words(void **state)
     start(&f, MC_F32, 1);
     model(&f.g, 0);
     f.r->optim.eps = 0;
-    assert_int_equal(mc_optim_create(f.r, &f.g, f.k, f.pool, &f.b, NULL, &f.o, &err), MC_E_RECIPE);
+    assert_int_equal(mc_optim_create(f.r, &f.g, &f.g, f.k, f.pool, &f.b, NULL, &f.o, &err),
+                     MC_E_RECIPE);
     f.r->optim.eps = 1e-8;
     strcpy(f.r->optim.no_decay[1], "biass");
     err = (struct mc_err){0};
     size_t bytes = mc_mem_stats().alloc_bytes;
-    assert_int_equal(mc_optim_create(f.r, &f.g, f.k, f.pool, &f.b, NULL, &f.o, &err), MC_E_RECIPE);
+    assert_int_equal(mc_optim_create(f.r, &f.g, &f.g, f.k, f.pool, &f.b, NULL, &f.o, &err),
+                     MC_E_RECIPE);
     assert_non_null(strstr(err.msg, "biass"));
     assert_null(f.o);
     assert_int_equal(mc_mem_stats().alloc_bytes, bytes);
@@ -588,6 +655,7 @@ int main(void)
         cmocka_unit_test(optim_clip_by_its_formula),
         cmocka_unit_test(optim_weights_hash_sees_what_it_should),
         cmocka_unit_test(optim_state_names_every_tensor),
+        cmocka_unit_test(optim_stages_are_the_whole),
         cmocka_unit_test(optim_globs),
         cmocka_unit_test(optim_rules_first_match_wins),
         cmocka_unit_test(optim_rules_refuse_what_fits_nothing),
