@@ -1,5 +1,10 @@
-/* graph.h - a stage's work on one microbatch: a straight list of ops, its parameters, and a static
+/* graph.h - a rank's work on one microbatch: straight lists of ops, their parameters, and a static
  * memory plan.
+ *
+ * A graph has one *part* for each stage of the model that the rank has: without a pipeline one, the
+ * whole. A part runs forward and backward by itself; what it takes from the stage before and hands
+ * to the stage after lies at its *edges*. All parts share one flat buffer of parameters and `temp`.
+ * With `split`, backward is two passes, of inputs and of weights, that may be far apart.
  *
  * Built from the recipe's call lists; pure until mc_graph_bind(). Backward order, sums of gradients
  * of values used twice, fused projections (linears that read the same value with the same sharding
@@ -7,13 +12,14 @@
  * here and nowhere else. I1  The plan is static: mc_graph_memory() is known before any device is
  * taken and bind uses exactly those bytes. I2  Parameters lie in one flat buffer in order stem,
  * layer 0, 1, ..., head: a layer is one contiguous bucket. The gradient buffer has the same layout.
- * A parameter used twice has one accumulator per use; extra ones live in `extra_grads`. I3  A value
- * that crosses from forward to backward is in a *slot* (one per microbatch in flight); all else is
- * in `temp`. I4  Any parameter, plan or name is a function of the recipe, the mode and the sizes of
- * the mesh, never of ranks' order or time; offsets and bytes are the same on all its ranks. I5  On
- * a mesh a rank holds a *box* of each parameter; what is meant is the logical tensor, always. I6  A
- * pass allocates nothing. A collective that fails ends the pass; its error is kept, and every later
- * call returns it until the graph is bound anew. */
+ * A parameter used twice has one accumulator per use; extra ones live in `extra_grads`. I3  What
+ * crosses from one pass of a part to another is in a *slot* (one per microbatch in flight); all
+ * else is in `temp`. I4  Any parameter, plan or name is a function of the recipe, the mode and the
+ * sizes of the mesh, never of ranks' order or time; offsets and bytes are the same on all its
+ * ranks. I5  On a mesh a rank holds a *box* of each parameter; what is meant is the logical tensor,
+ * always. I6  A pass allocates nothing. A collective that fails ends the pass; its error is kept,
+ * and every later call returns it until the graph is bound anew. I7  Neither cutting the model into
+ * parts nor splitting backward changes a bit of any result. */
 #pragma once
 #include "../tensor/sketch.h"
 #include "op.h"
@@ -25,13 +31,19 @@ enum mc_graph_mode {
     MC_GRAPH_EVAL,  /* forward with loss, no dropout, nothing saved */
     MC_GRAPH_INFER  /* forward to logits with KV caches, b = 1; no loss */
 };
+enum { MC_GRAPH_PARTS = 64 };
+struct mc_graph_part {          /* a stretch of the model that runs as one: a pipeline's stage */
+    int first_layer, end_layer; /* [first, end) */
+    int has_stem, has_head;
+    int slots; /* microbatches of it in flight, TRAIN: >= 1 */
+};
 struct mc_graph_cfg {
     const struct mc_recipe *recipe;
     enum mc_graph_mode mode;
-    struct mc_extent bound;     /* b = micro, t = seq */
-    int first_layer, end_layer; /* this stage: [first, end) */
-    int has_stem, has_head;
-    int slots;               /* microbatches in flight, TRAIN: >= 1 */
+    struct mc_extent bound; /* b = micro, t = seq */
+    int nparts;
+    struct mc_graph_part part[MC_GRAPH_PARTS]; /* in the order of the model; need not adjoin */
+    int split;               /* TRAIN: gradients of inputs and of weights are two passes */
     int threads;             /* of the pool: attention scratch */
     int axis_size[MC_NAXES]; /* mesh sizes; 0 or 1: the axis is not there */
     int coord[MC_NAXES];     /* this rank's place on each axis */
@@ -51,7 +63,9 @@ struct mc_param {
                        with its predecessor */
     int owned; /* 1 on exactly one of the ranks of a tp group that hold the same box: it counts it
                   in norms, hashes and checkpoints. Replicas over dp and cp are not told apart */
-    int layer; /* -1 stem, layers: head */
+    int elsewhere; /* 1: a later stage, of another rank, uses it too (tied head); -1: this is the
+                      copy of an earlier stage's: owned = 0. 0: neither */
+    int layer;     /* -1 stem, layers: head */
     int nuses;
     unsigned
         grad_sum_axes;    /* bit a: after backward the gradient here is a partial sum over those
@@ -60,7 +74,8 @@ struct mc_param {
                              of stored) */
 };
 struct mc_graph_memory { /* bytes; each becomes one arena of exactly that size */
-    size_t params, grads, extra_grads, slot /* one */, slots /* all */, temp, tables, kv;
+    size_t params, grads, extra_grads, slot /* one of the largest part */, slots /* all */, temp,
+        tables, kv;
     size_t total;
 };
 struct mc_graph;
@@ -74,10 +89,13 @@ const struct mc_param *mc_graph_param(const struct mc_graph *g, int i); /* in st
 int64_t mc_graph_flat_count(const struct mc_graph *g);
 /* Logical elements, each once. */
 int64_t mc_graph_param_count(const struct mc_graph *g);
-/* Buckets: the stem, each layer, the head, as far as this stage has them; in storage order, next to
+/* Buckets: the stem, each layer, the head, as far as this rank has them; in storage order, next to
  * each other, they cover the flat buffer. A tied head's weight is in the stem's. */
 int mc_graph_nbuckets(const struct mc_graph *g);
 void mc_graph_bucket(const struct mc_graph *g, int bucket, int64_t *offset, int64_t *count);
+int mc_graph_bucket_parts(const struct mc_graph *g, int bucket); /* how many parts add to it */
+/* Slots are numbered over the parts, part 0's first. EVAL, INFER: each part has one. */
+int mc_graph_slot(const struct mc_graph *g, int part, int k);
 /* Operations of one microbatch of b sequences of t tokens, this rank's part of them: forward +
  * backward (TRAIN), recomputation not counted. */
 double mc_graph_flops(const struct mc_graph *g, int64_t b, int64_t t);
@@ -144,9 +162,11 @@ void mc_graph_init_params(const struct mc_graph *g, uint64_t seed, enum mc_dtype
 /* Told of buckets while a pass runs, by the thread that runs it. Either may be NULL. */
 struct mc_graph_watch {
     void *arg;
-    /* forward: bucket's parameters are about to be read for the first time; once for each bucket */
+    /* a part's forward: the bucket's parameters are about to be read for the first time; once for
+       each bucket that the part reads */
     mc_status (*need)(void *arg, int bucket, struct mc_err *err);
-    /* backward: the last addition to bucket's gradients is done; once for each bucket */
+    /* a part's backward, the pass over weights where it is split: the part's last addition to the
+       bucket's gradients is done; once for each bucket that the part adds to */
     mc_status (*done)(void *arg, int bucket, struct mc_err *err);
 };
 struct mc_microbatch {
@@ -156,22 +176,40 @@ struct mc_microbatch {
     const int64_t *logical_row;         /* [b*t]; NULL when no dropout */
     const struct mc_graph_watch *watch; /* NULL: nobody */
 };
-/* TRAIN and EVAL: adds the sum of token losses (fp64) to *loss_sum. All ranks of a tp group are
- * given the same microbatch and get the same sum, each the whole of it. */
+/* TRAIN and EVAL, the part whose slot it is: adds the sum of token losses (fp64) to *loss_sum where
+ * the head is. All ranks of a tp group are given the same microbatch and get the same sum, each the
+ * whole of it. */
 mc_status mc_graph_forward(struct mc_graph *g, int slot, const struct mc_microbatch *mb,
                            int64_t step, double *loss_sum, struct mc_err *err);
 /* Adds to grads / extra_grads. scale = 1/N. Same slot, same mb. */
 mc_status mc_graph_backward(struct mc_graph *g, int slot, const struct mc_microbatch *mb,
                             int64_t step, double scale, struct mc_err *err);
-/* INFER: feeds t tokens at positions pos0..; gives logits of the last row, real, of the whole
- * vocabulary on every rank, valid until the next call. */
+/* The two passes of a split graph's backward; mc_graph_backward() runs one after the other. */
+mc_status mc_graph_backward_input(struct mc_graph *g, int slot, const struct mc_microbatch *mb,
+                                  int64_t step, double scale, struct mc_err *err);
+mc_status mc_graph_backward_weight(struct mc_graph *g, int slot, const struct mc_microbatch *mb,
+                                   int64_t step, double scale, struct mc_err *err);
+/* What a part takes and hands on, dense, [rows of this rank, hidden] in the run's precision. */
+enum mc_graph_edge { MC_EDGE_IN, MC_EDGE_OUT, MC_EDGE_D_OUT, MC_EDGE_D_IN };
+/* Where it lies. IN is filled before forward, OUT read after it; D_OUT is filled before backward
+ * (backward_input), D_IN read after it; before the next call on the graph. NULL: no such edge
+ * (stem, head). */
+void *mc_graph_edge(struct mc_graph *g, int slot, enum mc_graph_edge edge);
+/* Elements of an edge, this rank's. */
+int64_t mc_graph_edge_count(const struct mc_graph *g, int64_t b, int64_t t);
+/* INFER, one part with stem and head: feeds t tokens at positions pos0..; gives logits of the last
+ * row, real, of the whole vocabulary on every rank, valid until the next call. */
 mc_status mc_graph_infer(struct mc_graph *g, const int32_t *tokens, int64_t t, int64_t pos0,
                          const void **logits, struct mc_err *err);
+/* INFER, one of several parts. logits: the head's; else it may be NULL. */
+mc_status mc_graph_infer_part(struct mc_graph *g, int part, const int32_t *tokens, int64_t t,
+                              int64_t pos0, const void **logits, struct mc_err *err);
 void mc_graph_zero_grads(struct mc_graph *g);
 /* Until set to NULL, forward adds to sum[0] the squares of what the stem gives and to sum[1 + l]
  * those of block l's output (graph_gauge.c). [layers + 1]. On a mesh a rank adds its part; all
  * ranks' together have each row once. */
 void mc_graph_gauge(struct mc_graph *g, double *sum);
-/* After bucket's last addition, once a step: grads += extra uses, in use order; then the sums over
+/* After bucket's last addition, once a step: extra uses are added, the last to the one before it
+ * and so on, the first to grads (so that a tied head's are one sum); then the sums over
  * grad_sum_axes. All ranks of a tp group finish their buckets in the same order. */
 mc_status mc_graph_finish_grads(struct mc_graph *g, int bucket, struct mc_err *err);

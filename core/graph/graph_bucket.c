@@ -1,13 +1,15 @@
 /* graph_bucket.c - buckets of the flat buffers: where they lie, when a pass needs them and is done
  * with them, and how their gradients are finished.
  *
- * I1  Buckets are the stem, each layer and the head, as far as the stage has them; in storage order
+ * I1  Buckets are the stem, each layer and the head, as far as the rank has them; in storage order
  * they cover the flat buffer without overlap. I2  A parameter belongs to the bucket of the function
  * that made it, whoever else uses it; so a tied table's bucket is done when its last use is, in
- * backward that of the embedding. I3  Extra uses of a parameter are added in use order, then the
- * sum over the ranks that share it is taken: one collective for all such gradients of a bucket,
- * packed side by side. What is held in copies (keys and values of fewer heads than ranks) has a
- * place in the pack for each part; a rank fills its own and leaves zeros in the others, which
+ * backward that of the embedding. A part that uses a parameter of another part of this rank has
+ * moments of its own for that bucket. I3  Extra uses of a parameter are added from the last to the
+ * first: those of a head are one sum before the stem's joins, as where the head is another rank's.
+ * Then the sum over the ranks that share it is taken: one collective for all such gradients of a
+ * bucket, packed side by side. What is held in copies (keys and values of fewer heads than ranks)
+ * has a place in the pack for each part; a rank fills its own and leaves zeros in the others, which
  * changes no sum. Handle life; the thread that runs the graph. */
 #include <string.h>
 #include "../base/arena.h"
@@ -27,14 +29,15 @@ void mc_graph_bucket(const struct mc_graph *g, int bucket, int64_t *offset, int6
     *count = g->bucket[bucket].count;
 }
 
-mc_status mc_graph_open_bucket(struct mc_graph *g, struct mc_err *err)
+mc_status mc_graph_open_bucket(struct mc_graph *g, int part, struct mc_err *err)
 {
     struct mc_bucket *b = mc_graph_room(g->bucket, g->nbuckets, &g->cap_buckets, sizeof *b);
     if (!b)
         return mc_graph_nomem(err);
     g->bucket = b;
     mc_graph_close_bucket(g);
-    g->bucket[g->nbuckets++] = (struct mc_bucket){.offset = g->flat, .param = g->nparams};
+    g->bucket[g->nbuckets++] =
+        (struct mc_bucket){.offset = g->flat, .param = g->nparams, .part = part};
     return MC_OK;
 }
 
@@ -50,51 +53,74 @@ void mc_graph_close_bucket(struct mc_graph *g)
 
 /* -- When ------------------------------------------------------------------------------------- */
 
-/* One moment for each bucket, at its tick[], in order of ticks; buckets in storage order where they
- * are equal. */
-static void in_order(struct mc_moment *m, const int *tick, int n)
+/* A moment for each bucket whose tick[] is not -1, after those that are there, in order of ticks;
+ * buckets in storage order where they are equal. */
+static mc_status append(struct mc_moment **all, int *n, int *cap, const int *tick, int nbuckets,
+                        struct mc_run *run, struct mc_err *err)
 {
-    for (int b = 0; b < n; b++) {
-        int at = b;
-        for (; at > 0 && m[at - 1].tick > tick[b]; at--)
+    run->first = *n;
+    for (int b = 0; b < nbuckets; b++) {
+        struct mc_moment *m = mc_graph_room(*all, *n, cap, sizeof *m);
+        if (!m)
+            return mc_graph_nomem(err);
+        *all = m;
+        if (tick[b] < 0)
+            continue;
+        int at = (*n)++;
+        for (; at > run->first && m[at - 1].tick > tick[b]; at--)
             m[at] = m[at - 1];
         m[at] = (struct mc_moment){.tick = tick[b], .bucket = b};
     }
+    run->n = *n - run->first;
+    return MC_OK;
 }
 
-mc_status mc_graph_moments(struct mc_graph *g, struct mc_err *err)
+/* of: bucket of each parameter. need, done: [nbuckets], to be filled. */
+static mc_status part_moments(struct mc_graph *g, struct mc_gpart *p, const int *of, int *need,
+                              int *done, struct mc_err *err)
 {
-    int n = g->nbuckets, *of = mc_alloc((size_t)(g->nparams + 2 * n) * sizeof *of + 1, "graph");
-    if (!of)
-        return mc_graph_nomem(err);
-    int *need = of + g->nparams, *done = need + n;
-    g->need = mc_alloc((size_t)(2 * n) * sizeof *g->need + 1, "graph");
-    if (!g->need) {
-        mc_free(of);
-        return mc_graph_nomem(err);
+    enum mc_phase adds = g->cfg.split ? MC_PHASE_WEIGHTS : MC_PHASE_BACKWARD;
+    for (int b = 0; b < g->nbuckets; b++) {
+        int own = &g->part[g->bucket[b].part] == p; /* also when it has no parameters */
+        need[b] = own ? p->tick[MC_PHASE_FORWARD] : -1;
+        done[b] = own && g->cfg.mode == MC_GRAPH_TRAIN ? p->tick[adds] : -1;
     }
-    g->done = g->need + n;
-    for (int b = 0; b < n; b++) {
-        need[b] = 0; /* a bucket that nobody reads */
-        done[b] = g->nforward;
-        for (int i = 0; i < g->bucket[b].nparams; i++)
-            of[g->bucket[b].param + i] = b;
-    }
-    for (int t = g->nsteps - 1; t >= 0; t--) {
+    for (int t = p->tick[MC_NPHASES] - 1; t >= p->tick[0]; t--) {
         const struct mc_step *s = &g->step[t];
         const struct mc_gnode *gn = s->gnode >= 0 ? &g->node[s->gnode] : NULL;
         for (int k = 0; gn && k < gn->nparams; k++) {
             int b = of[gn->param[k]];
-            if (t < g->nforward)
+            if (t < p->tick[MC_PHASE_BACKWARD])
                 need[b] = t;
             else if (s->verb == MC_BACKWARD_WEIGHT && t > done[b])
                 done[b] = t; /* I2 */
         }
     }
-    in_order(g->need, need, n);
-    in_order(g->done, done, n);
+    for (int b = 0; b < g->nbuckets; b++)
+        g->bucket[b].adders += done[b] >= 0;
+    MC_TRY(append(&g->need, &g->nneed, &g->cap_need, need, g->nbuckets, &p->need, err));
+    return append(&g->done, &g->ndone, &g->cap_done, done, g->nbuckets, &p->done, err);
+}
+
+mc_status mc_graph_moments(struct mc_graph *g, struct mc_err *err)
+{
+    int n = g->nbuckets, *of = mc_alloc((size_t)(g->nparams + 2 * n) * sizeof *of + 1, "graph");
+    mc_status st = MC_OK;
+    if (!of)
+        return mc_graph_nomem(err);
+    for (int b = 0; b < n; b++)
+        for (int i = 0; i < g->bucket[b].nparams; i++)
+            of[g->bucket[b].param + i] = b;
+    for (int c = 0; c < g->cfg.nparts && st == MC_OK; c++)
+        st = part_moments(g, &g->part[c], of, of + g->nparams, of + g->nparams + n, err);
     mc_free(of);
-    return MC_OK;
+    return st;
+}
+
+int mc_graph_bucket_parts(const struct mc_graph *g, int bucket)
+{
+    MC_ASSERT(bucket >= 0 && bucket < g->nbuckets);
+    return g->bucket[bucket].adders;
 }
 
 /* -- Gradients -------------------------------------------------------------------------------- */
@@ -128,11 +154,13 @@ void mc_graph_zero_grads(struct mc_graph *g)
 
 static void add_uses(struct mc_graph *g, const struct mc_param *p)
 {
-    char *sum = (char *)g->buf.grads + (size_t)p->offset * g->wide_elem;
-    const char *use = (const char *)g->buf.extra_grads + (size_t)p->extra_offset * g->wide_elem;
+    char *first = (char *)g->buf.grads + (size_t)p->offset * g->wide_elem;
+    char *extra = (char *)g->buf.extra_grads + (size_t)p->extra_offset * g->wide_elem;
     /* one row of a matrix each, so that the pool has rows to share */
     int64_t c = p->box.nd > 1 ? p->box.n[p->box.nd - 1] : p->count;
-    for (int u = 1; u < p->nuses && p->count > 0; u++) { /* I3 */
+    for (int u = p->nuses - 1; u > 0 && p->count > 0; u--) { /* I3 */
+        const char *use = extra + (size_t)((u - 1) * p->stored) * g->wide_elem;
+        char *sum = u > 1 ? extra + (size_t)((u - 2) * p->stored) * g->wide_elem : first;
         struct mc_add a = {.m = p->count / c,
                            .c = c,
                            .x = sum,
@@ -144,7 +172,6 @@ static void add_uses(struct mc_graph *g, const struct mc_param *p)
                            .ax = 1,
                            .ay = 1};
         g->kern->wide->add(g->pool, &a);
-        use += (size_t)p->stored * g->wide_elem;
     }
 }
 

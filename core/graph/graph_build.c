@@ -1,16 +1,17 @@
 /* graph_build.c - from call lists to nodes, values and parameters.
  *
- * The stem's calls, then each layer's block, then the head's are written out in order; each call is
- * checked against its row, its shapes and states inferred, its inputs brought into the wanted
- * states, its parameters laid out. I1  Nothing is ignored: an unknown op or attribute, a value that
- * nobody reads, a name used twice are errors that name call and line. I2  Parameters lie in the
- * order in which calls name them; a run of fused linears has its weights adjacent, then its biases.
- * I3  What is fused changes neither names, shapes nor initial values. I4  Dropout exists in TRAIN
- * graphs alone; elsewhere its call is the identity. I5  On a mesh the gradient of a parameter that
- * is whole on an axis over which its node's output lies in parts is a partial sum there; so is that
- * of one held in copies, over the copies. Handle life: everything belongs to struct mc_graph; the
- * recipe is borrowed and must outlive it. Runs on the calling thread; builds are independent of
- * each other. */
+ * Part by part, the stem's calls, then each layer's block, then the head's are written out in
+ * order, as far as the part has them; a part without the stem begins with a value that comes from
+ * outside. Each call is checked against its row, its shapes and states inferred, its inputs brought
+ * into the wanted states, its parameters laid out. I1  Nothing is ignored: an unknown op or
+ * attribute, a value that nobody reads, a name used twice are errors that name call and line. I2
+ * Parameters lie in the order in which calls name them; a run of fused linears has its weights
+ * adjacent, then its biases. I3  What is fused changes neither names, shapes nor initial values. I4
+ * Dropout exists in TRAIN graphs alone; elsewhere its call is the identity. I5  On a mesh the
+ * gradient of a parameter that is whole on an axis over which its node's output lies in parts is a
+ * partial sum there; so is that of one held in copies, over the copies. Handle life: everything
+ * belongs to struct mc_graph; the recipe is borrowed and must outlive it. Runs on the calling
+ * thread; builds are independent of each other. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -123,6 +124,15 @@ static struct mc_sharding stream_state(const struct mc_graph *g)
         s.on[MC_AXIS_TP] = (struct mc_place){.kind = MC_SHARD, .dim = 0};
     mc_graph_normalise(g, &s);
     return s;
+}
+
+int64_t mc_graph_edge_count(const struct mc_graph *g, int64_t b, int64_t t)
+{
+    const struct mc_sharding stream = stream_state(g);
+    int64_t lo, rows = b * t;
+    if (stream.on[MC_AXIS_TP].kind == MC_SHARD)
+        mc_part_of(b * t, g->cfg.axis_size[MC_AXIS_TP], g->cfg.coord[MC_AXIS_TP], &lo, &rows);
+    return rows * g->cfg.recipe->model.hidden;
 }
 
 /* From a key or value of an attention back to the linears that make it. */
@@ -506,16 +516,16 @@ static mc_status head(struct mc_graph *g, int *v, struct mc_err *err)
                             v, err);
 }
 
-static mc_status blocks(struct mc_graph *g, int *v, struct mc_err *err)
+static mc_status blocks(struct mc_graph *g, int part, int *v, struct mc_err *err)
 {
     const struct mc_model_cfg *m = &g->cfg.recipe->model;
-    for (int l = g->cfg.first_layer; l < g->cfg.end_layer; l++) {
+    for (int l = g->cfg.part[part].first_layer; l < g->cfg.part[part].end_layer; l++) {
         int b = m->layer_block ? m->layer_block[l] : 0;
         int64_t before = g->value[*v].cols;
         if (b < 0 || b >= m->nblocks)
             return mc_err_set(err, MC_E_RECIPE, "model: layer %d uses block %d of %d", l, b,
                               m->nblocks);
-        MC_TRY(mc_graph_open_bucket(g, err));
+        MC_TRY(mc_graph_open_bucket(g, part, err));
         MC_TRY(expand_func(g, &m->block[b], l, *v, v, err));
         if (g->value[*v].cols != before)
             return mc_err_set(err, MC_E_RECIPE,
@@ -528,16 +538,19 @@ static mc_status blocks(struct mc_graph *g, int *v, struct mc_err *err)
     return MC_OK;
 }
 
-static mc_status build_nodes(struct mc_graph *g, struct mc_err *err)
+static mc_status build_part(struct mc_graph *g, int part, struct mc_err *err)
 {
     const struct mc_model_cfg *m = &g->cfg.recipe->model;
+    const struct mc_graph_part *has = &g->cfg.part[part];
     const struct mc_sharding ids = {0}, stream = stream_state(g);
+    struct mc_gpart *p = &g->part[part];
     int v;
-    MC_TRY(mc_graph_add_value(g, g->cfg.has_stem ? 0 : m->hidden, g->cfg.has_stem ? &ids : &stream,
-                              -1, 0, &v, err));
-    g->in_value = v;
-    if (g->cfg.has_stem) {
-        MC_TRY(mc_graph_open_bucket(g, err));
+    p->node = g->nnodes;
+    MC_TRY(mc_graph_add_value(g, has->has_stem ? 0 : m->hidden, has->has_stem ? &ids : &stream, -1,
+                              0, &v, err));
+    p->in_value = v;
+    if (has->has_stem) {
+        MC_TRY(mc_graph_open_bucket(g, part, err));
         MC_TRY(expand_func(g, &m->stem, -1, v, &v, err));
         if (g->value[v].cols == 0)
             return mc_err_set(err, MC_E_RECIPE,
@@ -549,15 +562,24 @@ static mc_status build_nodes(struct mc_graph *g, struct mc_err *err)
                           "model: stem: returns %lld columns, model.hidden is %lld",
                           (long long)g->value[v].cols, (long long)m->hidden);
     MC_TRY(settle_stream(g, -1, &v, err));
-    if (g->cfg.has_stem)
+    if (has->has_stem)
         MC_TRY(mc_graph_gauge_add(g, 0, v, err));
-    MC_TRY(blocks(g, &v, err));
-    if (g->cfg.has_head) {
-        MC_TRY(mc_graph_open_bucket(g, err));
+    MC_TRY(blocks(g, part, &v, err));
+    if (has->has_head) {
+        MC_TRY(mc_graph_open_bucket(g, part, err));
         MC_TRY(head(g, &v, err));
     }
+    p->out_value = v;
+    p->end_node = g->nnodes;
+    return MC_OK;
+}
+
+static mc_status build_nodes(struct mc_graph *g, struct mc_err *err)
+{
+    for (int c = 0; c < g->cfg.nparts; c++)
+        MC_TRY(build_part(g, c, err));
     mc_graph_close_bucket(g);
-    g->out_value = v;
+    mc_graph_mark_shared(g);
     for (int i = 0; i < g->nparams && g->cfg.mode == MC_GRAPH_TRAIN; i++)
         if (g->param[i].nuses > 1) {
             g->param[i].extra_offset = g->extra;
@@ -570,6 +592,33 @@ static mc_status build_nodes(struct mc_graph *g, struct mc_err *err)
 }
 
 /* -- Build ------------------------------------------------------------------------------------ */
+
+/* Parts in the order of the model, each with something to run. */
+static mc_status check_parts(const struct mc_graph_cfg *c, struct mc_err *err)
+{
+    int layers = (int)c->recipe->model.layers, last = 0;
+    if (c->nparts < 1 || c->nparts > MC_GRAPH_PARTS)
+        return mc_err_set(err, MC_E_RECIPE, "a rank has %d stages of the model; it has 1 to %d",
+                          c->nparts, MC_GRAPH_PARTS);
+    for (int i = 0; i < c->nparts; i++) {
+        const struct mc_graph_part *p = &c->part[i];
+        int empty = p->first_layer == p->end_layer && !p->has_stem && !p->has_head;
+        if (p->first_layer < last || p->end_layer < p->first_layer || p->end_layer > layers ||
+            (p->has_stem && (i > 0 || p->first_layer > 0)) ||
+            (p->has_head && (i < c->nparts - 1 || p->end_layer < layers)))
+            return mc_err_set(err, MC_E_RECIPE,
+                              "stage %d of a rank has layers %d .. %d of %d%s%s; a rank's stages "
+                              "are given in the order of the model",
+                              i, p->first_layer, p->end_layer, layers,
+                              p->has_stem ? ", the stem" : "", p->has_head ? ", the head" : "");
+        if (empty || (c->mode == MC_GRAPH_TRAIN && p->slots < 1))
+            return mc_err_set(err, MC_E_RECIPE, "stage %d of a rank has %s", i,
+                              empty ? "no layer, nor the stem or the head"
+                                    : "no slot for a microbatch");
+        last = p->end_layer;
+    }
+    return MC_OK;
+}
 
 static mc_status check_cfg(const struct mc_graph_cfg *c, struct mc_err *err)
 {
@@ -588,11 +637,9 @@ static mc_status check_cfg(const struct mc_graph_cfg *c, struct mc_err *err)
             return mc_err_set(err, MC_E_RECIPE, "coordinate %d on %s = %d; tp is at most %d",
                               c->coord[a], mc_axis_name((enum mc_axis)a), c->axis_size[a],
                               MC_GROUP_MAX);
-    if (c->first_layer < 0 || c->end_layer < c->first_layer || c->end_layer > r->model.layers ||
-        (c->mode == MC_GRAPH_TRAIN && c->slots < 1) || c->threads < 1)
-        return mc_err_set(err, MC_E_BUG, "graph: layers %d .. %d of %lld, %d slots, %d threads",
-                          c->first_layer, c->end_layer, (long long)r->model.layers, c->slots,
-                          c->threads);
+    MC_TRY(check_parts(c, err));
+    if (c->threads < 1)
+        return mc_err_set(err, MC_E_BUG, "graph: %d threads", c->threads);
     for (int i = 0; i < r->parallel.nrecompute_ops && r->parallel.recompute == MC_RECOMPUTE_OPS;
          i++) {
         const struct mc_op *op = mc_op_find(r->parallel.recompute_ops[i]);
@@ -621,11 +668,16 @@ mc_status mc_graph_build_opt(const struct mc_graph_cfg *cfg, const struct mc_gra
     if (!g)
         return mc_graph_nomem(err);
     g->cfg = c;
+    g->cfg.split = c.split && c.mode == MC_GRAPH_TRAIN;
     if (opt)
         g->opt = *opt;
-    g->slot = -1;
     g->elem = mc_dtype_size(c.recipe->precision);
     g->wide_elem = g->elem < 4 ? 4 : g->elem; /* bf16: fp32 */
+    g->part = mc_alloc((size_t)c.nparts * sizeof *g->part, "graph");
+    if (!g->part) {
+        st = mc_graph_nomem(err);
+        goto fail;
+    }
     MC_TRY_GOTO(st, build_nodes(g, err), fail);
     MC_TRY_GOTO(st, mc_graph_plan(g, err), fail);
     MC_TRY_GOTO(st, mc_graph_moments(g, err), fail);
@@ -651,7 +703,9 @@ void mc_graph_destroy(struct mc_graph *g)
     mc_free(g->param);
     mc_free(g->param_at);
     mc_free(g->bucket);
-    mc_free(g->need); /* done is its second half */
+    mc_free(g->part);
+    mc_free(g->need);
+    mc_free(g->done);
     mc_free(g->step);
     mc_free(g->piece);
     mc_free(g->store);

@@ -1,13 +1,13 @@
 /* graph_exec.c - runs the static program: pointers once, then verbs one after the other.
  *
  * I1  Nothing is allocated, searched or decided here: a step's operands were fixed by the plan.
- * bind turns offsets into pointers; a change of slot turns them again (a loop over steps, no
- * allocation). I2  bind refuses what this version cannot run, a stage without stem or head, and
- * another mesh than the graph was built for. I3  Gradient accumulators are only added to;
- * mc_graph_zero_grads() starts a step. I4  What a pass's watch is told comes at ticks that the plan
- * fixed. I5  A step that fails (a collective, or the watch) is the last: the error is kept and
- * given until the next bind. Buffers belong to the caller and are as large as mc_graph_memory()
- * says. One thread drives a graph; kernels use the pool. */
+ * bind turns offsets into pointers; another slot turns those of the phase that runs again (a loop
+ * over its steps, no allocation). I2  bind refuses what this version cannot run, and another mesh
+ * than the graph was built for. I3  Gradient accumulators are only added to; mc_graph_zero_grads()
+ * starts a step. I4  What a pass's watch is told comes at ticks that the plan fixed. I5  A step
+ * that fails (a collective, or the watch) is the last: the error is kept and given until the next
+ * bind. Buffers belong to the caller and are as large as mc_graph_memory() says. One thread drives
+ * a graph; kernels use the pool. */
 #include <string.h>
 #include "../base/clock.h"
 #include "../par/mesh.h"
@@ -20,13 +20,14 @@ static void *at(const void *base, size_t elems, size_t elem)
     return (char *)(uintptr_t)base + elems * elem;
 }
 
-static void view(const struct mc_graph *g, int slot, int piece, struct mc_view *v, void **p)
+/* slot: where slot k of the part begins. */
+static void view(const struct mc_graph *g, char *slot, int piece, struct mc_view *v, void **p)
 {
     if (piece < 0)
         return;
     const struct mc_piece *x = &g->piece[piece];
     const struct mc_store *s = &g->store[x->store];
-    char *base = s->in_slot ? (char *)g->buf.slots + (size_t)slot * g->mem.slot : g->buf.temp;
+    char *base = s->in_slot ? slot : g->buf.temp;
     void *to = base + s->offset + (size_t)x->col0 * g->elem;
     if (p)
         *p = to;
@@ -34,24 +35,56 @@ static void view(const struct mc_graph *g, int slot, int piece, struct mc_view *
         *v = (struct mc_view){.p = to, .c = x->cols, .ld = s->cols};
 }
 
-void mc_graph_resolve(struct mc_graph *g, int slot)
+static char *slot_base(const struct mc_graph *g, const struct mc_gpart *p, int k)
 {
-    for (int t = 0; t < g->nsteps; t++) {
+    return (char *)g->buf.slots + p->slots_offset + (size_t)k * p->slot_bytes;
+}
+
+void mc_graph_resolve(struct mc_graph *g, int part, enum mc_phase phase, int k)
+{
+    struct mc_gpart *p = &g->part[part];
+    char *slot = slot_base(g, p, k);
+    for (int t = p->tick[phase]; t < p->tick[phase + 1]; t++) {
         struct mc_step *s = &g->step[t];
         struct mc_node *n = &s->n;
-        for (int k = 0; k < MC_OP_IN; k++)
-            view(g, slot, s->in[k], &n->in[k], NULL);
-        for (int k = 0; k < MC_OP_IN; k++)
-            view(g, slot, s->d_in[k], &n->d_in[k], NULL);
-        for (int k = 0; k < MC_OP_OUT; k++)
-            view(g, slot, s->out[k], &n->out[k], NULL);
-        for (int k = 0; k < MC_OP_OUT; k++)
-            view(g, slot, s->d_out[k], &n->d_out[k], NULL);
-        for (int k = 0; k < MC_OP_SAVED; k++)
-            view(g, slot, s->saved[k], NULL, &n->saved[k]);
+        for (int i = 0; i < MC_OP_IN; i++)
+            view(g, slot, s->in[i], &n->in[i], NULL);
+        for (int i = 0; i < MC_OP_IN; i++)
+            view(g, slot, s->d_in[i], &n->d_in[i], NULL);
+        for (int i = 0; i < MC_OP_OUT; i++)
+            view(g, slot, s->out[i], &n->out[i], NULL);
+        for (int i = 0; i < MC_OP_OUT; i++)
+            view(g, slot, s->d_out[i], &n->d_out[i], NULL);
+        for (int i = 0; i < MC_OP_SAVED; i++)
+            view(g, slot, s->saved[i], NULL, &n->saved[i]);
         view(g, slot, s->scratch, NULL, &n->scratch);
     }
-    g->slot = slot;
+    p->at[phase] = k;
+}
+
+int mc_graph_slot(const struct mc_graph *g, int part, int k)
+{
+    MC_ASSERT(part >= 0 && part < g->cfg.nparts && k >= 0 && k < g->part[part].slots);
+    return g->part[part].slot + k;
+}
+
+/* Of which part the slot is; *k: which of them. */
+static int part_of(const struct mc_graph *g, int slot, int *k)
+{
+    int c = g->cfg.nparts - 1;
+    while (c > 0 && slot < g->part[c].slot)
+        c--;
+    *k = slot - g->part[c].slot;
+    MC_ASSERT(*k >= 0 && *k < g->part[c].slots);
+    return c;
+}
+
+void *mc_graph_edge(struct mc_graph *g, int slot, enum mc_graph_edge edge)
+{
+    int k, c = part_of(g, slot, &k);
+    void *p = NULL;
+    view(g, slot_base(g, &g->part[c], k), g->part[c].edge[edge], NULL, &p);
+    return p;
 }
 
 static void point_params(struct mc_graph *g)
@@ -113,11 +146,6 @@ mc_status mc_graph_bind(struct mc_graph *g, const struct mc_kern_ops *kern, stru
                         struct mc_err *err)
 {
     MC_TRY(check_mesh(g, mesh, err));
-    if (!g->cfg.has_stem || !g->cfg.has_head)
-        return mc_err_set(err, MC_E_MACHINE,
-                          "a stage without %s runs in a pipeline only, which this "
-                          "version does not have; it can be planned, not run",
-                          g->cfg.has_stem ? "head" : "stem");
     if (kern->dtype != g->cfg.recipe->precision)
         return mc_err_set(err, MC_E_MACHINE, "the recipe computes in %s, the kernels \"%s\" in %s",
                           mc_dtype_name(g->cfg.recipe->precision), kern->name,
@@ -132,7 +160,9 @@ mc_status mc_graph_bind(struct mc_graph *g, const struct mc_kern_ops *kern, stru
     mc_err_clear(&g->failed);
     mc_graph_fill_tables(g);
     point_params(g);
-    mc_graph_resolve(g, 0);
+    for (int c = 0; c < g->cfg.nparts; c++)
+        for (int phase = 0; phase < MC_NPHASES; phase++)
+            mc_graph_resolve(g, c, (enum mc_phase)phase, 0);
     return MC_OK;
 }
 
@@ -154,13 +184,14 @@ static void sum_or_copy(const struct mc_step *s, const struct mc_op_ctx *cx)
     cx->kern->add(cx->pool, &a);
 }
 
-/* What is told when step t is about to run (need) or has run (done); *k walks m in step. */
-static void tell(struct mc_graph *g, const struct mc_graph_watch *w, const struct mc_moment *m,
-                 int *k, int t)
+/* What is told when step t is about to run (need) or has run (done); *k walks the run of moments.
+ */
+static void tell(struct mc_graph *g, mc_status (*fn)(void *, int, struct mc_err *), void *arg,
+                 const struct mc_moment *m, const struct mc_run *run, int *k, int t)
 {
-    mc_status (*fn)(void *, int, struct mc_err *) = m == g->need ? w->need : w->done;
-    for (; *k < g->nbuckets && m[*k].tick <= t && g->failed.code == MC_OK; ++*k) {
-        mc_status st = fn ? fn(w->arg, m[*k].bucket, &g->failed) : MC_OK;
+    m += run->first;
+    for (; *k < run->n && m[*k].tick <= t && g->failed.code == MC_OK; ++*k) {
+        mc_status st = fn ? fn(arg, m[*k].bucket, &g->failed) : MC_OK;
         if (st != MC_OK && g->failed.code == MC_OK) /* it said no more than that */
             mc_err_set(&g->failed, st, "a pass over the graph was ended by its watch");
     }
@@ -207,25 +238,31 @@ static void run_told(struct mc_graph *g, int t, const struct mc_op_ctx *cx)
         mc_graph_record_end(g, t, cx, &note);
 }
 
-/* Steps [from, end) (I4, I5). */
-static mc_status run(struct mc_graph *g, int from, int end, struct mc_op_ctx *cx,
+/* A phase of part c in its slot k (I1, I4, I5). */
+static mc_status run(struct mc_graph *g, int c, int k, enum mc_phase phase, struct mc_op_ctx *cx,
                      const struct mc_graph_watch *w, struct mc_err *err)
 {
-    int k = 0;
-    for (int t = from; t < end && g->failed.code == MC_OK; t++) {
+    const struct mc_gpart *p = &g->part[c];
+    int end = p->tick[phase + 1], needed = 0, done = 0;
+    int adds = phase == (g->cfg.split ? MC_PHASE_WEIGHTS : MC_PHASE_BACKWARD);
+    if (p->at[phase] != k)
+        mc_graph_resolve(g, c, phase, k);
+    for (int t = p->tick[phase]; t < end && g->failed.code == MC_OK; t++) {
         if (g->probe)
             g->probe(g->probe_arg, t);
-        if (w && from == 0)
-            tell(g, w, g->need, &k, t);
+        if (w && phase == MC_PHASE_FORWARD)
+            tell(g, w->need, w->arg, g->need, &p->need, &needed, t);
         if (g->failed.code == MC_OK && !g->record)
             run_step(g, &g->step[t], cx);
         else if (g->failed.code == MC_OK)
             run_told(g, t, cx);
-        if (g->gauge_sum && t < g->nforward && g->failed.code == MC_OK)
+        if (g->gauge_sum && phase == MC_PHASE_FORWARD && g->failed.code == MC_OK)
             mc_graph_gauge_step(g, t, cx);
-        if (w && from > 0)
-            tell(g, w, g->done, &k, t);
+        if (w && adds)
+            tell(g, w->done, w->arg, g->done, &p->done, &done, t);
     }
+    if (w && adds) /* of a part without weights */
+        tell(g, w->done, w->arg, g->done, &p->done, &done, end);
     return mc_graph_failed(g, err);
 }
 
@@ -278,36 +315,67 @@ mc_status mc_graph_forward(struct mc_graph *g, int slot, const struct mc_microba
                            int64_t step, double *loss_sum, struct mc_err *err)
 {
     struct mc_op_ctx cx = context(g, mb, step, 0);
-    MC_ASSERT(g->cfg.mode != MC_GRAPH_INFER && slot >= 0 &&
-              slot < (g->cfg.mode == MC_GRAPH_TRAIN ? g->cfg.slots : 1));
+    int k, c = part_of(g, slot, &k);
+    MC_ASSERT(g->cfg.mode != MC_GRAPH_INFER);
     cx.loss_sum = loss_sum;
-    if (slot != g->slot)
-        mc_graph_resolve(g, slot); /* I1 */
-    return run(g, 0, g->nforward, &cx, mb->watch, err);
+    return run(g, c, k, MC_PHASE_FORWARD, &cx, mb->watch, err);
+}
+
+static mc_status backward(struct mc_graph *g, int slot, enum mc_phase first, enum mc_phase last,
+                          const struct mc_microbatch *mb, int64_t step, double scale,
+                          struct mc_err *err)
+{
+    struct mc_op_ctx cx = context(g, mb, step, 0);
+    int k, c = part_of(g, slot, &k);
+    MC_ASSERT(g->cfg.mode == MC_GRAPH_TRAIN);
+    cx.loss_scale = scale;
+    for (int phase = first; phase <= (int)last; phase++)
+        MC_TRY(run(g, c, k, (enum mc_phase)phase, &cx, mb->watch, err));
+    return MC_OK;
 }
 
 mc_status mc_graph_backward(struct mc_graph *g, int slot, const struct mc_microbatch *mb,
                             int64_t step, double scale, struct mc_err *err)
 {
-    struct mc_op_ctx cx = context(g, mb, step, 0);
-    MC_ASSERT(g->cfg.mode == MC_GRAPH_TRAIN && slot >= 0 && slot < g->cfg.slots);
-    cx.loss_scale = scale;
-    if (slot != g->slot)
-        mc_graph_resolve(g, slot);
-    return run(g, g->nforward, g->nsteps, &cx, mb->watch, err);
+    enum mc_phase last = g->cfg.split ? MC_PHASE_WEIGHTS : MC_PHASE_BACKWARD;
+    return backward(g, slot, MC_PHASE_BACKWARD, last, mb, step, scale, err);
+}
+
+mc_status mc_graph_backward_input(struct mc_graph *g, int slot, const struct mc_microbatch *mb,
+                                  int64_t step, double scale, struct mc_err *err)
+{
+    MC_ASSERT(g->cfg.split);
+    return backward(g, slot, MC_PHASE_BACKWARD, MC_PHASE_BACKWARD, mb, step, scale, err);
+}
+
+mc_status mc_graph_backward_weight(struct mc_graph *g, int slot, const struct mc_microbatch *mb,
+                                   int64_t step, double scale, struct mc_err *err)
+{
+    MC_ASSERT(g->cfg.split);
+    return backward(g, slot, MC_PHASE_WEIGHTS, MC_PHASE_WEIGHTS, mb, step, scale, err);
+}
+
+mc_status mc_graph_infer_part(struct mc_graph *g, int part, const int32_t *tokens, int64_t t,
+                              int64_t pos0, const void **logits, struct mc_err *err)
+{
+    struct mc_microbatch mb = {.b = 1, .t = t, .tokens = tokens};
+    MC_ASSERT(g->cfg.mode == MC_GRAPH_INFER && pos0 >= 0 && pos0 + t <= g->cfg.bound.t);
+    MC_ASSERT(part >= 0 && part < g->cfg.nparts);
+    struct mc_op_ctx cx = context(g, &mb, 0, pos0);
+    MC_TRY(run(g, part, 0, MC_PHASE_FORWARD, &cx, NULL, err));
+    if (g->cfg.part[part].has_head && logits) {
+        struct mc_view out;
+        view(g, NULL, g->part[part].out_piece, &out, NULL);
+        *logits = out.p;
+    }
+    return MC_OK;
 }
 
 mc_status mc_graph_infer(struct mc_graph *g, const int32_t *tokens, int64_t t, int64_t pos0,
                          const void **logits, struct mc_err *err)
 {
-    struct mc_microbatch mb = {.b = 1, .t = t, .tokens = tokens};
-    struct mc_view out;
-    MC_ASSERT(g->cfg.mode == MC_GRAPH_INFER && pos0 >= 0 && pos0 + t <= g->cfg.bound.t);
-    struct mc_op_ctx cx = context(g, &mb, 0, pos0);
-    MC_TRY(run(g, 0, g->nforward, &cx, NULL, err));
-    view(g, 0, g->out_piece, &out, NULL);
-    *logits = out.p;
-    return MC_OK;
+    MC_ASSERT(g->cfg.nparts == 1 && g->cfg.part[0].has_stem && g->cfg.part[0].has_head);
+    return mc_graph_infer_part(g, 0, tokens, t, pos0, logits, err);
 }
 
 /* -- Work ------------------------------------------------------------------------------------- */
@@ -320,10 +388,10 @@ static double flops(const struct mc_graph *g, int64_t b, int64_t t, int full)
 {
     double sum = 0;
     int tp = g->cfg.axis_size[MC_AXIS_TP];
-    for (int i = 0; i < g->nforward; i++) {
+    for (int i = 0; i < g->nsteps; i++) {
         const struct mc_step *s = &g->step[i];
         struct mc_extent e = {.b = b, .t = t};
-        if (s->kind != MC_STEP_VERB || !s->n.op->flops)
+        if (s->kind != MC_STEP_VERB || s->verb != MC_FORWARD || s->again || !s->n.op->flops)
             continue;
         if (g->node[s->gnode].one_row)
             e.b = e.t = 1;

@@ -32,9 +32,10 @@ mc_status mc_graph_gauge_add(struct mc_graph *g, int at, int value, struct mc_er
 void mc_graph_gauge_locate(struct mc_graph *g)
 {
     for (int i = 0; i < g->ngauge; i++)
-        for (int t = 0; t < g->nforward; t++) {
+        for (int t = 0; t < g->nsteps; t++) {
             const struct mc_step *s = &g->step[t];
-            if (s->gnode < 0 || s->gnode != g->value[g->gauge[i].value].node)
+            if (s->gnode < 0 || s->gnode != g->value[g->gauge[i].value].node ||
+                s->verb != MC_FORWARD || s->again) /* I1 */
                 continue;
             for (int k = 0; k < g->node[s->gnode].nout; k++)
                 if (g->node[s->gnode].out[k] == g->gauge[i].value) {
@@ -85,7 +86,7 @@ static void chunk(void *arg, int task, int thread)
 void mc_graph_gauge_step(struct mc_graph *g, int tick, const struct mc_op_ctx *cx)
 {
     for (int i = 0; i < g->ngauge; i++) { /* I3 */
-        if (g->gauge[i].tick != tick)     /* I1: forward ticks only */
+        if (g->gauge[i].tick != tick)
             continue;
         const struct mc_step *s = &g->step[tick];
         int out = g->gauge[i].out, tp = g->cfg.axis_size[MC_AXIS_TP];

@@ -2,8 +2,9 @@
  *
  * Three levels, each made from the one before and never changed after:
  *   node     one op applied to values; fused linears are one node (graph_build.c, graph_shard.c)
- *   step     one verb of one node: the program is `forward` steps, then backward ones; steps name
- *            *pieces* (graph_plan.c)
+ *   step     one verb of one node: the program is, part by part, the steps of each *phase*:
+ *            forward, backward (where it is split, of inputs alone), weights; steps name *pieces*
+ *            (graph_plan.c)
  *   piece    one value, gradient, saved tensor or scratch, written by exactly one step (SSA);
  * pieces share a *store* only where the planner proved it safe; a store is an offset in the slot or
  * in temp A step's index is its tick; lifetimes are intervals of ticks. All arrays are handle life,
@@ -70,9 +71,10 @@ struct mc_piece {
     int64_t group_col; /* where in the group */
     int split;         /* its rows lie over tp */
     int holders;       /* gradients: values that call this piece theirs (planning only) */
-    int pinned; /* lies over a forward value or over the sum it continues, or is a collective's
-                   operand: never moved into a group */
-    int next;   /* in its store's list */
+    int for_weights;   /* gradients: the phase of the weights will read it (planning only) */
+    int pinned;        /* an edge; lies over a forward value or over the sum it continues, or is a
+                          collective's        operand: never moved into a group */
+    int next;          /* in its store's list */
 };
 struct mc_group {
     int64_t rows, cols;
@@ -104,6 +106,24 @@ struct mc_table {
 struct mc_bucket {
     int64_t offset, count; /* elements of the flat buffer */
     int param, nparams;    /* its parameters: a run of the storage order */
+    int part;              /* which made it */
+    int adders;            /* parts that add to its gradients */
+};
+enum mc_phase { MC_PHASE_FORWARD, MC_PHASE_BACKWARD, MC_PHASE_WEIGHTS, MC_NPHASES };
+struct mc_run {
+    int first, n;
+};
+struct mc_gpart { /* a part as it was built */
+    int node, end_node;
+    int in_value, out_value; /* edge or tokens; stream, logits or loss's logits */
+    int edge[4];             /* pieces, by enum mc_graph_edge; -1: none */
+    int out_piece;           /* of out_value */
+    int tick[MC_NPHASES +
+             1];        /* where each phase begins, and the end. Not split: weights have none */
+    int at[MC_NPHASES]; /* which slot the pointers of its steps are of; -1: none */
+    int slot, slots;    /* the first of them; how many */
+    size_t slot_bytes, slots_offset;
+    struct mc_run need, done; /* of g->need, g->done */
 };
 struct mc_moment { /* when a bucket is needed, or done */
     int tick, bucket;
@@ -132,24 +152,24 @@ struct mc_graph {
     int64_t
         pack; /* elements at the end of extra_grads where a bucket's partial gradients are summed */
     struct mc_bucket *bucket;      /* [nbuckets] */
-    struct mc_moment *need, *done; /* [nbuckets], ticks ascending; done: TRAIN */
+    struct mc_moment *need, *done; /* part by part, ticks ascending; done: TRAIN */
+    int nneed, ndone, cap_need, cap_done;
     int nbuckets, cap_buckets;
     struct mc_table table[MC_MAX_TABLES];
     int ntables;
-    int documents;        /* some node reads cx->start */
-    size_t starts_offset; /* bytes from `tables`: int32 starts. TRAIN, EVAL [b, t]; INFER [t + 1]:
-                             of position p, known once the tokens before p are */
-    int in_value, out_value; /* stage boundary or tokens; stream, logits or loss's logits */
+    int documents;         /* some node reads cx->start */
+    size_t starts_offset;  /* bytes from `tables`: int32 starts. TRAIN, EVAL [b, t]; INFER [t + 1]:
+                              of position p, known once the tokens before p are */
+    struct mc_gpart *part; /* [cfg.nparts] */
 
     struct mc_step *step;
-    int nsteps, cap_steps, nforward;
+    int nsteps, cap_steps;
     struct mc_piece *piece;
     int npieces, cap_pieces;
     struct mc_store *store;
     int nstores, cap_stores;
     struct mc_group *group;
     int ngroups, cap_groups;
-    int out_piece; /* of out_value */
     struct mc_gauge *gauge;
     int ngauge, cap_gauge;
     double *gauge_sum; /* the caller's; NULL: nobody asks */
@@ -159,7 +179,6 @@ struct mc_graph {
     struct mc_pool *pool;
     struct mc_graph_buffers buf;
     const struct mc_mesh *mesh;
-    int slot;                             /* whose pointers the steps hold; -1: none */
     struct mc_err failed;                 /* the first error of a pass; code 0: none */
     struct mc_graph_profile *profile;     /* NULL: nothing is measured */
     const struct mc_graph_record *record; /* NULL: nobody is told */
@@ -183,6 +202,7 @@ mc_status mc_graph_local_extent(const struct mc_graph *g, int64_t *n, int dim,
 /* Parameter of a call of this full name for the node: its own, or an earlier one's further use. */
 mc_status mc_graph_bind_param(struct mc_graph *g, int node, const char *full, int layer,
                               const struct mc_param_spec *s, int fused, struct mc_err *err);
+void mc_graph_mark_shared(struct mc_graph *g);
 /* ---- graph_shard.c ---- */
 /* Axes of size 1 hold everything: any state on them is replicate. */
 void mc_graph_normalise(const struct mc_graph *g, struct mc_sharding *sh);
@@ -196,6 +216,10 @@ struct mc_asks { /* who asks for a value in another state */
 mc_status mc_graph_reshard(struct mc_graph *g, int value, const struct mc_sharding *want,
                            const struct mc_asks *by, int *out, struct mc_err *err);
 mc_status mc_graph_plan(struct mc_graph *g, struct mc_err *err);
+/* The part that has tick t. */
+const struct mc_gpart *mc_graph_part_at(const struct mc_graph *g, int t);
+/* The phase that tick t of part p belongs to. */
+enum mc_phase mc_graph_phase_at(const struct mc_gpart *p, int t);
 void mc_graph_profile_add(struct mc_graph *g, const struct mc_step *s, const struct mc_op_ctx *cx,
                           int64_t ns);
 void mc_graph_record_begin(const struct mc_graph *g, int t, const struct mc_op_ctx *cx,
@@ -204,14 +228,15 @@ void mc_graph_record_end(const struct mc_graph *g, int t, const struct mc_op_ctx
                          struct mc_graph_note *n);
 mc_status mc_graph_place(struct mc_graph *g, struct mc_err *err); /* stores and offsets */
 void mc_graph_fill_tables(const struct mc_graph *g);
-void mc_graph_resolve(struct mc_graph *g, int slot);
+/* Points the steps of a phase into slot k of the part. */
+void mc_graph_resolve(struct mc_graph *g, int part, enum mc_phase phase, int k);
 mc_status mc_graph_gauge_add(struct mc_graph *g, int at, int value, struct mc_err *err);
 void mc_graph_gauge_locate(struct mc_graph *g);
 void mc_graph_gauge_step(struct mc_graph *g, int tick, const struct mc_op_ctx *cx);
 
 /* ---- graph_bucket.c, graph_exec.c ---- */
 /* Parameters made from here on belong to a new bucket; close ends the last one. */
-mc_status mc_graph_open_bucket(struct mc_graph *g, struct mc_err *err);
+mc_status mc_graph_open_bucket(struct mc_graph *g, int part, struct mc_err *err);
 void mc_graph_close_bucket(struct mc_graph *g);
 int64_t mc_graph_pack_largest(const struct mc_graph *g);                 /* elements */
 mc_status mc_graph_moments(struct mc_graph *g, struct mc_err *err);      /* need, done */

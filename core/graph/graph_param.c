@@ -3,8 +3,10 @@
  * I1  Parameters lie in the order in which calls name them, at offsets that are the same on all
  * ranks of a mesh: what a part that runs short does not hold is padding. I2  A name is one
  * parameter; a call may be tied to an earlier one's, in the same place on the mesh. I3  Of the
- * ranks of a tp group that hold the same box exactly one owns it. Handle life; the thread that
- * builds. */
+ * ranks of a tp group that hold the same box exactly one owns it. I4  A head tied to a parameter of
+ * the stem has a copy of it where the stem is another rank's: the same name and initial bits, owned
+ * by the stem's rank. Nothing else is shared between ranks of a pipeline. Handle life; the thread
+ * that builds. */
 #include <stdio.h>
 #include <string.h>
 #include "../base/arena.h"
@@ -67,16 +69,16 @@ static int enter_param(struct mc_graph *g, int i)
     return 0;
 }
 
-/* On a stage without the stem a tied head still needs the embedding's own standard deviation. */
-static double stem_std(const struct mc_graph *g, const char *param, double dfl)
+/* The call of the stem that makes the parameter of this name; NULL: none does. */
+static const struct mc_call *of_stem(const struct mc_graph *g, const char *param)
 {
     const struct mc_func *f = &g->cfg.recipe->model.stem;
     for (int i = 0; i < f->ncalls; i++) {
         size_t n = strlen(f->call[i].name);
         if (n > 0 && strncmp(f->call[i].name, param, n) == 0 && param[n] == '.')
-            return mc_call_num(&f->call[i], "std", dfl);
+            return &f->call[i];
     }
-    return dfl;
+    return NULL;
 }
 
 static mc_status add_param(struct mc_graph *g, const char *name, int layer,
@@ -124,6 +126,51 @@ static mc_status add_param(struct mc_graph *g, const char *name, int layer,
     return MC_OK;
 }
 
+static int is_whole(const struct mc_graph *g)
+{
+    int next = 0;
+    for (int c = 0; c < g->cfg.nparts; c++) {
+        if (g->cfg.part[c].first_layer != next)
+            return 0;
+        next = g->cfg.part[c].end_layer;
+    }
+    return g->cfg.part[0].has_stem && g->cfg.part[g->cfg.nparts - 1].has_head &&
+           next == g->cfg.recipe->model.layers;
+}
+
+/* I4: this rank's copy, for its head, of a parameter of the stem of another rank. */
+static mc_status copy_of_stem(struct mc_graph *g, int layer, const struct mc_param_spec *s,
+                              int *index, struct mc_err *err)
+{
+    struct mc_param_spec copy = *s;
+    const struct mc_call *c = of_stem(g, s->tied);
+    if (!c || layer < g->cfg.recipe->model.layers)
+        return mc_err_set(err, MC_E_RECIPE,
+                          "tied to \"%s\", which is not of this rank; of stages on different ranks "
+                          "only the head can share a parameter, and only one of the stem's",
+                          s->tied);
+    copy.cls = strcmp(c->op, "embedding") == 0   ? MC_PARAM_EMBEDDING
+               : strcmp(c->op, "positions") == 0 ? MC_PARAM_POSITION
+                                                 : s->cls;
+    copy.std = mc_call_num(c, "std", g->cfg.recipe->model.init_std);
+    MC_TRY(add_param(g, s->tied, layer, &copy, 0, index, err));
+    g->param[*index].elsewhere = -1;
+    g->param[*index].owned = 0;
+    return MC_OK;
+}
+
+/* I4: what the head of another rank has a copy of. */
+void mc_graph_mark_shared(struct mc_graph *g)
+{
+    const struct mc_func *f = &g->cfg.recipe->model.head;
+    for (int i = 0; i < f->ncalls && !g->cfg.part[g->cfg.nparts - 1].has_head; i++) {
+        const char *tied = mc_call_str(&f->call[i], "tied", "");
+        int p = tied[0] ? find_param(g, tied) : -1;
+        if (p >= 0 && g->param[p].layer < 0)
+            g->param[p].elsewhere = 1;
+    }
+}
+
 /* Parameter k of a call: its own, or an earlier one's further use. */
 mc_status mc_graph_bind_param(struct mc_graph *g, int node, const char *full, int layer,
                               const struct mc_param_spec *s, int fused, struct mc_err *err)
@@ -132,11 +179,8 @@ mc_status mc_graph_bind_param(struct mc_graph *g, int node, const char *full, in
     int i;
     if (s->tied[0]) {
         i = find_param(g, s->tied);
-        if (i < 0 && !g->cfg.has_stem) {
-            struct mc_param_spec copy = *s;
-            copy.cls = MC_PARAM_EMBEDDING;
-            copy.std = stem_std(g, s->tied, s->std);
-            MC_TRY(add_param(g, s->tied, layer, &copy, 0, &i, err));
+        if (i < 0 && !is_whole(g)) {
+            MC_TRY(copy_of_stem(g, layer, s, &i, err)); /* I4 */
         } else if (i < 0) {
             const char *near = NULL,
                        **names = mc_alloc((size_t)g->nparams * sizeof *names + 1, "graph");

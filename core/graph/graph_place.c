@@ -6,10 +6,11 @@
  * whoever still has to read keeps its bits. I2  Slices of a group lie in the group's store; a chain
  * of in-place steps that ends in a slice is moved there whole. I3  d(logits) over logits, and sums
  * continued by their contributor, must share; that they can is the planner's promise, asserted.
- * Pass 2: a store that is written in forward and read in backward lies in the slot, one after the
- * other; all others in temp, where two stores may overlap only if their lifetimes do not: largest
- * first, each into the smallest hole that holds it among those it meets. Offsets are multiples of
- * 64 bytes. I4  The plan is a function of the program alone. I5  What a
+ * Pass 2: a store that lives beyond the phase in which it is first written lies in the slot of its
+ * part, all others in temp, which all parts share. In either, two stores may overlap only if their
+ * lifetimes do not: largest first, each into the smallest hole that holds it among those it meets.
+ * (A slot's stores of an unsplit graph all meet where forward ends: one after the other.) Offsets
+ * are multiples of 64 bytes. I4  The plan is a function of the program alone. I5  What a
  * collective reads or writes never lies in a slice. */
 #include <stdlib.h>
 #include "../base/arena.h"
@@ -184,7 +185,16 @@ static void lifetimes(struct mc_graph *g)
                 s->death = g->piece[p].last;
         }
         s->bytes = mc_align_up((size_t)(s->rows * s->cols) * g->elem, MC_ALIGN);
-        s->in_slot = s->first >= 0 && s->birth < g->nforward && s->death >= g->nforward;
+        const struct mc_gpart *p = mc_graph_part_at(g, s->birth);
+        s->in_slot =
+            s->first >= 0 && mc_graph_phase_at(p, s->birth) != mc_graph_phase_at(p, s->death);
+    }
+    for (int c = 0; c < g->cfg.nparts; c++) {
+        /* given away after backward, which may have run the weights, too; else at once: this alone
+           is no reason to be in the slot */
+        int d_in = g->part[c].edge[MC_EDGE_D_IN], end = g->part[c].tick[MC_NPHASES] - 1;
+        if (d_in >= 0 && g->store[g->piece[d_in].store].death < end)
+            g->store[g->piece[d_in].store].death = end;
     }
 }
 
@@ -220,37 +230,55 @@ static size_t best_hole(const struct mc_graph *g, const struct mc_store *s, cons
     return best != SIZE_MAX ? best : end;
 }
 
-static mc_status offsets(struct mc_graph *g, struct mc_err *err)
+/* The stores of all slots, or of temp. Those of different parts never meet, so that each part's
+ * slot begins at 0. */
+static void lay(struct mc_graph *g, int in_slot, struct order *order, int *by_offset)
 {
-    size_t bytes = (size_t)g->nstores * (sizeof(struct order) + sizeof(int));
-    struct order *order = mc_alloc(bytes + 1, "graph plan");
     int n = 0, placed = 0;
-    if (!order)
-        return mc_graph_nomem(err);
-    int *by_offset = (int *)(order + g->nstores);
-    for (int i = 0; i < g->nstores; i++) {
-        struct mc_store *s = &g->store[i];
-        if (s->first < 0)
-            continue;
-        if (s->in_slot) {
-            s->offset = g->mem.slot;
-            g->mem.slot += s->bytes;
-        } else
-            order[n++] = (struct order){s->bytes, i};
-    }
+    for (int i = 0; i < g->nstores; i++)
+        if (g->store[i].first >= 0 && g->store[i].in_slot == in_slot)
+            order[n++] = (struct order){/* where all meet, what is made together may lie together */
+                                        in_slot && !g->cfg.split ? 0 : g->store[i].bytes, i};
     qsort(order, (size_t)n, sizeof *order, larger_first);
     for (int i = 0; i < n; i++) {
         struct mc_store *s = &g->store[order[i].store];
         s->offset = best_hole(g, s, by_offset, placed);
-        if (s->offset + s->bytes > g->mem.temp)
-            g->mem.temp = s->offset + s->bytes;
+        struct mc_gpart *p = &g->part[mc_graph_part_at(g, s->birth) - g->part];
+        size_t *size = in_slot ? &p->slot_bytes : &g->mem.temp;
+        if (s->offset + s->bytes > *size)
+            *size = s->offset + s->bytes;
         int at = placed++;
         for (; at > 0 && g->store[by_offset[at - 1]].offset > s->offset; at--)
             by_offset[at] = by_offset[at - 1];
         by_offset[at] = order[i].store;
     }
+}
+
+static mc_status offsets(struct mc_graph *g, struct mc_err *err)
+{
+    size_t bytes = (size_t)g->nstores * (sizeof(struct order) + sizeof(int));
+    struct order *order = mc_alloc(bytes + 1, "graph plan");
+    if (!order)
+        return mc_graph_nomem(err);
+    lay(g, 0, order, (int *)(order + g->nstores));
+    lay(g, 1, order, (int *)(order + g->nstores));
     mc_free(order);
     return MC_OK;
+}
+
+static void count_slots(struct mc_graph *g)
+{
+    int n = 0;
+    for (int c = 0; c < g->cfg.nparts; c++) {
+        struct mc_gpart *p = &g->part[c];
+        p->slot = n;
+        p->slots = g->cfg.mode == MC_GRAPH_TRAIN ? g->cfg.part[c].slots : 1;
+        p->slots_offset = g->mem.slots;
+        g->mem.slots += p->slot_bytes * (size_t)p->slots;
+        if (p->slot_bytes > g->mem.slot)
+            g->mem.slot = p->slot_bytes;
+        n += p->slots;
+    }
 }
 
 static void count_memory(struct mc_graph *g)
@@ -260,7 +288,7 @@ static void count_memory(struct mc_graph *g)
     m->params = mc_align_up((size_t)g->flat * g->elem, MC_ALIGN);
     m->grads = train ? mc_align_up((size_t)g->flat * g->wide_elem, MC_ALIGN) : 0;
     m->extra_grads = train ? mc_align_up((size_t)(g->extra + g->pack) * g->wide_elem, MC_ALIGN) : 0;
-    m->slots = m->slot * (size_t)(train ? g->cfg.slots : 1);
+    count_slots(g);
     g->starts_offset = mc_align_up((size_t)g->table_elems * g->wide_elem, MC_ALIGN);
     m->tables = g->starts_offset;
     if (g->documents)

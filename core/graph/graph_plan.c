@@ -2,18 +2,28 @@
  *
  * A *piece* is one value, gradient, saved tensor or scratch, written by exactly one step and read
  * by later ones; the step's index is its tick, so lifetimes are known when the program is. The
- * order is forward    nodes in order backward   nodes in reverse: backward_weight, then
- * backward_input (so that a gradient may be overwritten by what is computed from it) I1  Backward
+ * order is, part by part,
+ *     forward    nodes in order
+ *     backward   nodes in reverse: backward_weight, then backward_input (so that a gradient may be
+ *                overwritten by what is computed from it)
+ * or, where backward is split, two phases that may be far apart:
+ *     backward   nodes in reverse: backward_input
+ *     weights    nodes in reverse: backward_weight
+ * I1  Backward
  * reads forward pieces only where a row says so (keeps_*); they are what the slot holds. I2  A
- * recomputed node is run again in backward, once, just before its first reader there; results of
- * functions (the stream between blocks) are never recomputed under `block`. I3  The gradient of a
- * value used several times is summed in the order of the backward list: by the last contributor
- * itself where its row can add (MC_OPF_DACC) and nobody else calls the sum so far theirs, else by a
- * sum step. I4  A gradient that is shared (add: both inputs' is the output's) has as many *holders*
- * as values; only a sole holder may write over it. I5  Gradients of fused outputs are slices of one
- * buffer (a *group*), so that one GEMM reads them; one that cannot move there is copied. I6  What a
- * collective reads and writes is dense: no slice of a group. I7  Where an output is its input
- * (all_reduce_grad) the two are one piece. I8  The program is the same on all ranks of a mesh.
+ * recomputed node is run again in backward, once, just before its first reader in either phase;
+ * results of functions (the stream between blocks) are never recomputed under `block`. I3  The
+ * gradient of a value used several times is summed in the order of the backward list: by the last
+ * contributor itself where its row can add (MC_OPF_DACC) and nobody else calls the sum so far
+ * theirs, else by a sum step. I4  A gradient that is shared (add: both inputs' is the output's) has
+ * as many *holders* as values; only a sole holder may write over it. I5  Gradients of fused outputs
+ * are slices of one buffer (a *group*), so that one GEMM reads them; one that cannot move there is
+ * copied. I6  What a collective reads and writes is dense: no slice of a group. I7  Where an output
+ * is its input (all_reduce_grad) the two are one piece. I8  The program is the same on all ranks of
+ * a mesh. I9  A split backward adds the same numbers in the same order: what may be added to or
+ * written over (I3, I4) is decided as if weights came first. A gradient that weights will read is
+ * copied before the sum goes on over it; an accumulator of one use has one addition a microbatch,
+ * so their order is free. I10  Edges are dense and have memory of their own: no slice of a group.
  * graph_place.c then lays pieces into memory. Handle life; the calling thread. */
 #include <string.h>
 #include "../base/arena.h"
@@ -189,6 +199,21 @@ static mc_status dense(struct mc_graph *g, int *piece, struct mc_err *err)
     return MC_OK;
 }
 
+const struct mc_gpart *mc_graph_part_at(const struct mc_graph *g, int t)
+{
+    const struct mc_gpart *p = g->part;
+    while (t >= p->tick[MC_NPHASES] && p < &g->part[g->cfg.nparts - 1])
+        p++;
+    return p;
+}
+
+enum mc_phase mc_graph_phase_at(const struct mc_gpart *p, int t)
+{
+    return t < p->tick[MC_PHASE_BACKWARD]  ? MC_PHASE_FORWARD
+           : t < p->tick[MC_PHASE_WEIGHTS] ? MC_PHASE_BACKWARD
+                                           : MC_PHASE_WEIGHTS;
+}
+
 /* -- Forward, and forward again --------------------------------------------------------------- */
 
 static mc_status emit_forward(struct plan *pl, int i, int again, struct mc_err *err)
@@ -359,12 +384,28 @@ static int read_elsewhere(const struct mc_graph *g, int v)
            g->node[by].op->keeps_out_for_weight;
 }
 
+/* I3, I4: may node i add to the gradient of its input? Such rows have one input. I9: a gradient
+ * that weights will still read is left to them. */
+static mc_status may_add(struct plan *pl, int i, int *acc, struct mc_err *err)
+{
+    struct mc_graph *g = pl->g;
+    const struct mc_gnode *n = &g->node[i];
+    int so_far = pl->grad[n->in[0]];
+    *acc = n->op->flags & MC_OPF_DACC && so_far >= 0 && g->piece[so_far].holders == 1 &&
+           g->piece[so_far].group < 0;
+    if (*acc && g->piece[so_far].for_weights) {
+        MC_TRY(emit_two(g, MC_STEP_COPY, so_far, -1, &so_far, err));
+        hold(pl, n->in[0], so_far);
+    }
+    return MC_OK;
+}
+
 static mc_status backward_input(struct plan *pl, int i, struct mc_err *err)
 {
     struct mc_graph *g = pl->g;
     const struct mc_gnode *n = &g->node[i];
     const struct mc_op *op = n->op;
-    int made[MC_OP_IN], was = -1, copied = 0;
+    int made[MC_OP_IN], was = -1, copied = 0, acc;
     MC_TRY(recompute_for(pl, i, op->keeps_in_for_input, op->keeps_out_for_input, err));
     if (op->flags & MC_OPF_DLOGITS && read_elsewhere(g, n->in[0])) {
         int copy;
@@ -378,6 +419,7 @@ static mc_status backward_input(struct plan *pl, int i, struct mc_err *err)
         MC_TRY(dense(g, &p, err));
         hold(pl, n->out[0], p);
     }
+    MC_TRY(may_add(pl, i, &acc, err));
     struct mc_step *s = new_step(g, MC_STEP_VERB, MC_BACKWARD_INPUT, i);
     if (!s)
         return mc_graph_nomem(err);
@@ -385,21 +427,18 @@ static mc_status backward_input(struct plan *pl, int i, struct mc_err *err)
     if (copied)
         pl->again[n->in[0]] = was; /* others read the original */
     for (int k = 0; k < n->nin; k++) {
-        int so_far = pl->grad[n->in[k]];
         made[k] = value_piece(g, n->in[k]);
         if (made[k] < 0)
             return mc_graph_nomem(err);
         if (op->flags & (MC_OPF_DLOGITS | MC_OPF_COMM))
             g->piece[made[k]].pinned = 1;
-        if (op->flags & MC_OPF_DACC && so_far >= 0 && g->piece[so_far].holders == 1 &&
-            g->piece[so_far].group < 0) { /* I3, I4: such rows have one input */
-            reads(g, &s->adds_to, so_far);
+        if (acc) {
+            reads(g, &s->adds_to, pl->grad[n->in[k]]);
             s->n.acc = 1;
             g->piece[made[k]].pinned = 1;
         }
         writes(g, &s->d_in[k], made[k]);
     }
-    int acc = s->n.acc;
     MC_TRY(give_scratch(g, s, err));
     for (int k = 0; k < n->nin; k++) { /* s may move from here on */
         if (acc)
@@ -410,6 +449,11 @@ static mc_status backward_input(struct plan *pl, int i, struct mc_err *err)
     return MC_OK;
 }
 
+static int has_weights(const struct mc_gnode *n)
+{
+    return n->op->backward_weight && n->nparams > 0;
+}
+
 static mc_status backward_node(struct plan *pl, int i, struct mc_err *err)
 {
     struct mc_graph *g = pl->g;
@@ -417,9 +461,11 @@ static mc_status backward_node(struct plan *pl, int i, struct mc_err *err)
     int flows = n->nin > 0 && pl->fwd[n->in[0]] != MC_TOKENS;
     if (n->nout > 1)
         MC_TRY(gather_grads(pl, n, err));
-    if (n->op->backward_weight && n->nparams)
+    if (has_weights(n) && !g->cfg.split)
         MC_TRY(backward_weight(pl, i, err));
-    if (n->op->flags & MC_OPF_DSHARE && flows) { /* I4 */
+    for (int k = 0; k < n->nout && has_weights(n); k++)
+        g->piece[pl->grad[n->out[k]]].for_weights = g->cfg.split; /* I9 */
+    if (n->op->flags & MC_OPF_DSHARE && flows) {                  /* I4 */
         for (int k = 0; k < n->nin; k++)
             MC_TRY(contribute(pl, n->in[k], pl->grad[n->out[0]], err));
     } else if (flows && n->op->backward_input)
@@ -432,37 +478,75 @@ static mc_status backward_node(struct plan *pl, int i, struct mc_err *err)
 
 /* -- The whole -------------------------------------------------------------------------------- */
 
-static mc_status emit(struct plan *pl, struct mc_err *err)
+/* I10: a piece that the caller fills before tick `def`; no step writes it. */
+static mc_status edge_from(struct mc_graph *g, int value, int def, int *piece, struct mc_err *err)
+{
+    *piece = value_piece(g, value);
+    if (*piece < 0)
+        return mc_graph_nomem(err);
+    g->piece[*piece].def = g->piece[*piece].last = def;
+    g->piece[*piece].pinned = 1;
+    return MC_OK;
+}
+
+/* I10: a piece that the caller reads after the last step so far. */
+static mc_status edge_to(struct mc_graph *g, int *piece, struct mc_err *err)
+{
+    MC_TRY(dense(g, piece, err));
+    if (g->piece[*piece].last < last_tick(g))
+        g->piece[*piece].last = last_tick(g);
+    return MC_OK;
+}
+
+static mc_status emit_backward(struct plan *pl, int c, struct mc_err *err)
 {
     struct mc_graph *g = pl->g;
-    if (g->value[g->in_value].cols == 0)
-        pl->fwd[g->in_value] = MC_TOKENS;
-    else { /* comes from the stage before: there from the first tick */
-        int p = value_piece(g, g->in_value);
-        if (p < 0)
-            return mc_graph_nomem(err);
-        g->piece[p].def = 0;
-        pl->fwd[g->in_value] = p;
+    struct mc_gpart *p = &g->part[c];
+    int d_out = -1;
+    if (!g->cfg.part[c].has_head) {
+        MC_TRY(edge_from(g, p->out_value, g->nsteps, &d_out, err));
+        hold(pl, p->out_value, d_out);
     }
-    for (int i = 0; i < g->nnodes; i++)
-        MC_TRY(emit_forward(pl, i, 0, err));
-    g->nforward = g->nsteps;
-    g->out_piece = pl->fwd[g->out_value];
-    if (g->out_piece >= 0 && (g->cfg.mode == MC_GRAPH_INFER || !g->cfg.has_head))
-        g->piece[g->out_piece].last = last_tick(g); /* the caller reads it */
-    if (g->cfg.mode != MC_GRAPH_TRAIN)
-        return MC_OK;
-    if (!g->cfg.has_head) { /* its gradient comes from the stage after */
-        int p = value_piece(g, g->out_value);
-        if (p < 0)
-            return mc_graph_nomem(err);
-        g->piece[p].def = g->piece[p].last = g->nforward;
-        hold(pl, g->out_value, p);
-    }
-    for (int i = g->nnodes - 1; i >= 0; i--)
+    for (int i = p->end_node - 1; i >= p->node; i--)
         MC_TRY(backward_node(pl, i, err));
-    if (pl->grad[g->in_value] >= 0) /* goes to the stage before */
-        g->piece[pl->grad[g->in_value]].last = last_tick(g);
+    if (!g->cfg.part[c].has_stem)
+        MC_TRY(edge_to(g, &pl->grad[p->in_value], err));
+    p->edge[MC_EDGE_D_OUT] = d_out;
+    p->edge[MC_EDGE_D_IN] = g->cfg.part[c].has_stem ? -1 : pl->grad[p->in_value];
+    p->tick[MC_PHASE_WEIGHTS] = g->nsteps;
+    if (d_out >= 0 && g->nsteps == p->tick[MC_PHASE_BACKWARD])
+        g->piece[d_out].def--; /* a phase without steps: it was there before that of the weights */
+    for (int i = p->end_node - 1; i >= p->node && g->cfg.split; i--)
+        if (has_weights(&g->node[i]))
+            MC_TRY(backward_weight(pl, i, err));
+    return MC_OK;
+}
+
+static mc_status emit(struct plan *pl, int c, struct mc_err *err)
+{
+    struct mc_graph *g = pl->g;
+    struct mc_gpart *p = &g->part[c];
+    const struct mc_graph_part *has = &g->cfg.part[c];
+    memset(p->edge, -1, sizeof p->edge);
+    p->tick[MC_PHASE_FORWARD] = g->nsteps;
+    if (has->has_stem)
+        pl->fwd[p->in_value] = MC_TOKENS;
+    else {
+        MC_TRY(edge_from(g, p->in_value, g->nsteps, &p->edge[MC_EDGE_IN], err));
+        pl->fwd[p->in_value] = p->edge[MC_EDGE_IN];
+    }
+    for (int i = p->node; i < p->end_node; i++)
+        MC_TRY(emit_forward(pl, i, 0, err));
+    p->out_piece = pl->fwd[p->out_value];
+    if (!has->has_head) {
+        MC_TRY(edge_to(g, &p->out_piece, err));
+        p->edge[MC_EDGE_OUT] = p->out_piece;
+    } else if (g->cfg.mode == MC_GRAPH_INFER)
+        g->piece[p->out_piece].last = last_tick(g); /* the caller reads it */
+    p->tick[MC_PHASE_BACKWARD] = p->tick[MC_PHASE_WEIGHTS] = g->nsteps;
+    if (g->cfg.mode == MC_GRAPH_TRAIN)
+        MC_TRY(emit_backward(pl, c, err));
+    p->tick[MC_NPHASES] = g->nsteps;
     return MC_OK;
 }
 
@@ -493,7 +577,9 @@ mc_status mc_graph_plan(struct mc_graph *g, struct mc_err *err)
     pl.saved_again = pl.saved + nn * MC_OP_SAVED;
     pl.ran_again = pl.saved_again + nn * MC_OP_SAVED;
     memset(pl.ran_again, 0, nn * sizeof *all);
-    st = emit(&pl, err);
+    st = MC_OK;
+    for (int c = 0; c < g->cfg.nparts && st == MC_OK; c++)
+        st = emit(&pl, c, err);
     mc_free(all);
     MC_TRY(st);
     return mc_graph_place(g, err);

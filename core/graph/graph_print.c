@@ -58,6 +58,25 @@ static void one_step(const struct mc_graph *g, int t, struct line *l)
     operand(g, l, "scratch", s->scratch);
 }
 
+static void one_part(const struct mc_graph *g, int c, void (*line)(void *, const char *), void *arg)
+{
+    static const char *const phases[] = {"forward", "backward", "weights"};
+    const struct mc_gpart *p = &g->part[c];
+    struct line l = {.n = 0};
+    if (g->cfg.nparts > 1) {
+        add(&l, "part %d  slots %d of %zu bytes", c, p->slots, p->slot_bytes);
+        line(arg, l.s);
+    }
+    for (int phase = 0; phase < MC_NPHASES; phase++) {
+        if (phase > 0 && p->tick[phase] < p->tick[MC_NPHASES])
+            line(arg, phases[phase]);
+        for (int t = p->tick[phase]; t < p->tick[phase + 1]; t++) {
+            one_step(g, t, &l);
+            line(arg, l.s);
+        }
+    }
+}
+
 void mc_graph_print(const struct mc_graph *g, void (*line)(void *, const char *), void *arg)
 {
     struct line l = {.n = 0};
@@ -72,12 +91,8 @@ void mc_graph_print(const struct mc_graph *g, void (*line)(void *, const char *)
         add(&l, "]  @%lld  uses %d  %s", (long long)p->offset, p->nuses, sh);
         line(arg, l.s);
     }
-    for (int t = 0; t < g->nsteps; t++) {
-        if (t == g->nforward)
-            line(arg, "backward");
-        one_step(g, t, &l);
-        line(arg, l.s);
-    }
+    for (int c = 0; c < g->cfg.nparts; c++)
+        one_part(g, c, line, arg);
     l.n = 0;
     add(&l,
         "bytes  params %zu  grads %zu  extra %zu  slot %zu  temp %zu  tables %zu  kv %zu  total "

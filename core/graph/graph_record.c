@@ -152,7 +152,8 @@ void mc_graph_record_begin(const struct mc_graph *g, int t, const struct mc_op_c
     n->comm = 0;
     n->name = "";
     n->op = s->kind == MC_STEP_SUM ? "sum of gradients" : "copy";
-    n->verb = t < g->nforward ? "forward" : "backward";
+    n->verb =
+        mc_graph_phase_at(mc_graph_part_at(g, t), t) == MC_PHASE_FORWARD ? "forward" : "backward";
     if (s->gnode >= 0) {
         const struct mc_gnode *gn = &g->node[s->gnode];
         n->name = gn->name;

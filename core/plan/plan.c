@@ -27,15 +27,13 @@
 
 static mc_status build(const struct mc_recipe *r, int tp, struct mc_graph **g, struct mc_err *err)
 {
-    struct mc_graph_cfg cfg = {.recipe = r,
-                               .mode = MC_GRAPH_TRAIN,
-                               .bound = {.b = r->batch.micro, .t = mc_recipe_longest(r), .pos0 = 0},
-                               .first_layer = 0,
-                               .end_layer = (int)r->model.layers,
-                               .has_stem = 1,
-                               .has_head = 1,
-                               .slots = 1,
-                               .threads = 1};
+    struct mc_graph_cfg cfg = {
+        .recipe = r,
+        .mode = MC_GRAPH_TRAIN,
+        .bound = {.b = r->batch.micro, .t = mc_recipe_longest(r), .pos0 = 0},
+        .nparts = 1,
+        .part = {{.end_layer = (int)r->model.layers, .has_stem = 1, .has_head = 1, .slots = 1}},
+        .threads = 1};
     for (int a = 0; a < MC_NAXES; a++)
         cfg.axis_size[a] = 1;
     cfg.axis_size[MC_AXIS_TP] = tp;

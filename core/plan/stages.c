@@ -16,11 +16,12 @@ static mc_status operations(const struct mc_recipe *r, int s, int n, double *all
     struct mc_graph_cfg cfg = {.recipe = r,
                                .mode = MC_GRAPH_TRAIN,
                                .bound = {.b = r->batch.micro, .t = r->model.seq, .pos0 = 0},
-                               .first_layer = (int)(r->model.layers * s / n),
-                               .end_layer = (int)(r->model.layers * (s + 1) / n),
-                               .has_stem = s == 0,
-                               .has_head = s == n - 1,
-                               .slots = 1,
+                               .nparts = 1,
+                               .part = {{.first_layer = (int)(r->model.layers * s / n),
+                                         .end_layer = (int)(r->model.layers * (s + 1) / n),
+                                         .has_stem = s == 0,
+                                         .has_head = s == n - 1,
+                                         .slots = 1}},
                                .threads = 1};
     for (int a = 0; a < MC_NAXES; a++)
         cfg.axis_size[a] = 1;

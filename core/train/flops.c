@@ -33,14 +33,13 @@ struct mc_flops mc_flops_of(const struct mc_recipe *r, const struct mc_graph *tr
 
 mc_status mc_flops_phases(const struct mc_recipe *r, struct mc_flops *f, struct mc_err *err)
 {
-    struct mc_graph_cfg cfg = {.recipe = r,
-                               .mode = MC_GRAPH_TRAIN,
-                               .bound = {.b = 1, .t = mc_recipe_longest(r)},
-                               .end_layer = (int)r->model.layers,
-                               .has_stem = 1,
-                               .has_head = 1,
-                               .slots = 1,
-                               .threads = 1};
+    struct mc_graph_cfg cfg = {
+        .recipe = r,
+        .mode = MC_GRAPH_TRAIN,
+        .bound = {.b = 1, .t = mc_recipe_longest(r)},
+        .nparts = 1,
+        .part = {{.end_layer = (int)r->model.layers, .has_stem = 1, .has_head = 1, .slots = 1}},
+        .threads = 1};
     struct mc_graph *g;
     int64_t seq = r->model.seq;
     MC_TRY(mc_graph_build(&cfg, &g, err)); /* all axes 1; nothing is bound */

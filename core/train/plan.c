@@ -144,11 +144,11 @@ mc_status mc_graphs_build(const struct mc_recipe *r, const struct mc_layout *lay
         .recipe = r,
         .mode = MC_GRAPH_TRAIN,
         .bound = {.b = r->batch.micro, .t = mc_recipe_longest(r), .pos0 = 0}, /* I3 */
-        .first_layer = 0,
-        .end_layer = (int)r->model.layers,
-        .has_stem = 1,
-        .has_head = 1,
-        .slots = 1, /* one stage: backward follows its forward at once */
+        .nparts = 1,
+        .part = {{.end_layer = (int)r->model.layers,
+                  .has_stem = 1,
+                  .has_head = 1,
+                  .slots = 1}}, /* one stage: backward follows its forward at once */
         .threads = threads,
     };
     for (int a = 0; a < MC_NAXES; a++)

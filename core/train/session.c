@@ -26,11 +26,8 @@ static struct mc_graph_cfg config(const struct mc_session *s, enum mc_graph_mode
         .bound = {.b = mode == MC_GRAPH_INFER ? 1 : s->recipe->batch.micro,
                   .t = mode == MC_GRAPH_INFER ? mc_recipe_longest(s->recipe) : s->recipe->model.seq,
                   .pos0 = 0},
-        .first_layer = 0,
-        .end_layer = (int)s->recipe->model.layers,
-        .has_stem = 1,
-        .has_head = 1,
-        .slots = 1,
+        .nparts = 1,
+        .part = {{.end_layer = (int)s->recipe->model.layers, .has_stem = 1, .has_head = 1}},
         .threads = mc_pool_threads(s->pool),
     };
     const struct mc_mesh *mesh = s->world.mesh;

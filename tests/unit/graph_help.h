@@ -260,13 +260,12 @@ MAYBE void check_ok(mc_status st, const struct mc_err *err)
 MAYBE struct mc_graph_cfg whole_cfg(const struct model *m, enum mc_graph_mode mode, int64_t b,
                                     int64_t t, int threads, int slots)
 {
+    const struct mc_graph_part all = {0, (int)m->r.model.layers, 1, 1, slots};
     return (struct mc_graph_cfg){.recipe = &m->r,
                                  .mode = mode,
                                  .bound = {.b = b, .t = t},
-                                 .end_layer = (int)m->r.model.layers,
-                                 .has_stem = 1,
-                                 .has_head = 1,
-                                 .slots = slots,
+                                 .nparts = 1,
+                                 .part = {all},
                                  .threads = threads};
 }
 MAYBE struct rig rig_open(const struct model *m, enum mc_graph_mode mode, int64_t b, int64_t t,

@@ -29,8 +29,8 @@ static void buckets_cover_the_flat_buffer(void **st)
         struct mc_err err = {0};
         int64_t end = 0, o, n;
         if (kind == 2) { /* a middle stage: layers alone */
-            cfg.has_stem = cfg.has_head = 0;
-            cfg.first_layer = 1;
+            cfg.part[0].has_stem = cfg.part[0].has_head = 0;
+            cfg.part[0].first_layer = 1;
         }
         check_ok(mc_graph_build(&cfg, &g, &err), &err);
         assert_int_equal(mc_graph_nbuckets(g), kind == 2 ? 2 : 5);

@@ -150,10 +150,11 @@ static mc_status done(void *arg, int bucket, struct mc_err *err)
 static double logits_differ(const struct cell *c, const struct rig *r, int coord, int64_t first,
                             int64_t rows)
 {
-    const struct mc_piece *p = &r->g->piece[r->g->out_piece];
+    const struct mc_piece *p = &r->g->piece[r->g->part[0].out_piece];
     const struct mc_store *s = &r->g->store[p->store];
     const char *base = s->in_slot ? (const char *)r->b.slots : (const char *)r->b.temp;
-    int64_t all = r->g->value[r->g->out_value].cols, lo = p->cols < all ? coord * p->cols : 0;
+    int64_t all = r->g->value[r->g->part[0].out_value].cols,
+            lo = p->cols < all ? coord * p->cols : 0;
     double worst = 0;
     base += s->offset + (size_t)p->col0 * r->elem;
     for (int64_t i = 0; i < rows; i++)
@@ -261,7 +262,7 @@ static void reference(struct cell *c, struct model *m, struct batch *b)
     mc_graph_gauge(r->g, c->ref_stream);
     mc_graph_zero_grads(r->g);
     pass_ok(mc_graph_forward(r->g, 0, &mb, 7, &c->ref_loss, NULL));
-    const struct mc_piece *p = &r->g->piece[r->g->out_piece];
+    const struct mc_piece *p = &r->g->piece[r->g->part[0].out_piece];
     const struct mc_store *s = &r->g->store[p->store];
     const char *base = (const char *)(s->in_slot ? r->b.slots : r->b.temp) + s->offset;
     c->ref_logits = mc_alloc((size_t)(SAMPLES * b->t * p->cols) * 8, "test");

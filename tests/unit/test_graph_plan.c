@@ -158,9 +158,10 @@ static int brute_force(const struct mc_graph *g)
     for (int t = 0; t < g->nsteps; t++) {
         struct clash c = {.tick = t};
         int w[32], nw;
-        if (t == g->nforward) /* other microbatches' forwards may run between */
+        if (t ==
+            g->part[0].tick[MC_PHASE_BACKWARD]) /* other microbatches' forwards may run between */
             memset(mem.temp, -1, nt * sizeof(int));
-        for (int i = 0; i < g->npieces && (t == 0 || t == g->nforward); i++)
+        for (int i = 0; i < g->npieces && (t == 0 || t == g->part[0].tick[MC_PHASE_BACKWARD]); i++)
             if (g->piece[i].def == t && from_outside(g, i)) {
                 each_element(g, &mem, i, take, NULL);
                 outside++;
@@ -210,12 +211,12 @@ static void stages_of_a_pipeline_keep_their_boundaries(void **st)
             struct mc_graph_cfg cfg = whole_cfg(m, MC_GRAPH_TRAIN, B, T, 2, 3);
             struct mc_graph *g;
             struct mc_err err = {0};
-            cfg.has_stem = ends & 1;
-            cfg.has_head = ends >> 1;
-            cfg.first_layer = cfg.has_stem ? 0 : 1;
+            cfg.part[0].has_stem = ends & 1;
+            cfg.part[0].has_head = ends >> 1;
+            cfg.part[0].first_layer = ends & 1 ? 0 : 1;
             check_ok(mc_graph_build(&cfg, &g, &err), &err);
             /* what comes in: the stream, and the gradient of what went out */
-            assert_int_equal(brute_force(g), !cfg.has_stem + !cfg.has_head);
+            assert_int_equal(brute_force(g), !(ends & 1) + !(ends >> 1));
             mc_graph_destroy(g);
             mc_free(m);
         }
@@ -237,7 +238,8 @@ static void poison_temp(void *arg, int t)
     size_t n = g->mem.temp / g->elem;
     struct memory mem = {mc_alloc((n + 1) * sizeof(int), "test"),
                          mc_alloc((g->mem.slot / g->elem + 1) * sizeof(int), "test")};
-    int end = t < g->nforward ? g->nforward : g->nsteps;
+    int end =
+        t < g->part[0].tick[MC_PHASE_BACKWARD] ? g->part[0].tick[MC_PHASE_BACKWARD] : g->nsteps;
     for (int u = t; u < end; u++) {
         int reads[32], k = reads_of(&g->step[u], reads);
         for (int i = 0; i < k; i++)
@@ -363,7 +365,8 @@ static void fusion_and_in_place_change_rounding_at_most(void **st)
             assert_true(fabs(la - lb) < 1e-13);
             assert_true(apart(&a, &b) < 1e-12);
             if (opts[o].no_fuse)
-                assert_true(b.g->nforward > a.g->nforward);
+                assert_true(b.g->part[0].tick[MC_PHASE_BACKWARD] >
+                            a.g->part[0].tick[MC_PHASE_BACKWARD]);
             else if (i == 1) /* rope over q and k in place: kept once */
                 assert_true(mc_graph_memory(b.g)->slot > mc_graph_memory(a.g)->slot);
             rig_close(&a);
@@ -447,7 +450,7 @@ static void blocks_are_run_again_one_by_one(void **st)
         struct mc_err err = {0};
         int layer = 99, again = 0;
         check_ok(mc_graph_build(&cfg, &g, &err), &err);
-        for (int t = g->nforward; t < g->nsteps; t++) {
+        for (int t = g->part[0].tick[MC_PHASE_BACKWARD]; t < g->nsteps; t++) {
             if (g->step[t].kind != MC_STEP_VERB)
                 continue;
             assert_true(g->node[g->step[t].gnode].layer <= layer);
