@@ -10,6 +10,7 @@
 #include "../data/data.h"
 #include "../data/tokenizer.h"
 #include "../plan/check.h"
+#include "../plan/stages.h"
 #include "../recipe/recipe.h"
 #include "../run/rundir.h"
 #include "../train/train.h"
@@ -92,16 +93,31 @@ int mc_cli_load(struct mc_cli_recipe *r);
 void mc_cli_unload(struct mc_cli_recipe *r);
 
 /* ---- schedule.c: parallel.schedule ---- */
-/* Costs of the recipe's stages: given = { F, I, W, hop } of one rank, or NULL: predicted from the
- * operations of each stage. depth is not set. */
-mc_status mc_cli_costs_create(const struct mc_recipe *r, const double given[4],
-                              struct mc_sched_costs *c, struct mc_err *err);
+/* How the layers are cut into the stages of the pipeline (core/plan/stages.h), which for "auto" and
+ * several chunks depends on the schedule's stage map: the schedule is asked for it first, all
+ * stages being alike. work: NULL, as predicted. mc_free(*cut). proven: may be NULL. */
+mc_status mc_cli_cut(struct mc_cli_recipe *r, const struct mc_stages_work *work, int **cut,
+                     int *proven, struct mc_err *err);
+/* Costs of stages so cut: given = { F, I, W, hop } of one rank, or NULL: those of `work`, or
+ * (NULL) as predicted. depth is not set. */
+mc_status mc_cli_costs_create(const struct mc_recipe *r, const int *cut, const double given[4],
+                              const struct mc_stages_work *work, struct mc_sched_costs *c,
+                              struct mc_err *err);
 void mc_cli_costs_destroy(struct mc_sched_costs *c);
 /* The schedule for m microbatches, proven; *depth: what its channels hold. */
 mc_status mc_cli_schedule(struct mc_cli_recipe *r, int64_t m, const struct mc_sched_costs *c,
                           struct mc_sched **s, int *depth, struct mc_err *err);
 /* pp > 1: every number of microbatches of the run is proven; a refusal is added to r->problems. */
 mc_status mc_cli_schedule_check(struct mc_cli_recipe *r, struct mc_err *err);
+
+/* ---- measured.c, cmd_trace.c: a traced step ---- */
+/* The newest traced step of the newest segment that has one, or `step`; dir: the segment's folder.
+ * -1: there is none. */
+int64_t mc_cli_trace_find(const struct mc_rundir *rd, int64_t step, char dir[1200]);
+/* Times of one microbatch in the pieces of the recipe's model, seconds, from a run's newest traced
+ * step. mc_stages_work_drop(work). */
+mc_status mc_cli_measured(const char *run, const struct mc_recipe *r, struct mc_stages_work *work,
+                          int64_t *step, struct mc_err *err);
 
 /* ---- model.c: RUN|CKPT, alike in eval and generate ---- */
 struct mc_cli_model {

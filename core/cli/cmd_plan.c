@@ -3,9 +3,11 @@
 #include "cli.h"
 #include "../base/arena.h"
 #include "../base/pool.h"
+#include "../base/sysio.h"
 #include "../pipe/sched.h"
 #include "../plan/plan.h"
 #include <stdio.h>
+#include <string.h>
 
 static const char about[] =
     "Lays RECIPE out over N ranks, or over nodes, and says who holds what: the layout, the\n"
@@ -13,8 +15,10 @@ static const char about[] =
     "Takes no device, in seconds, for any size. --rank R: where that rank stands.\n"
     "With pipeline ranks the schedule is simulated: bubble, makespan, what each rank keeps; "
     "--draw\n"
-    "shows it, --svg FILE writes it as a picture. Times are those given with --costs, else the\n"
-    "operations of each stage, forward of the largest stage = 1.\n"
+    "shows it, --svg FILE writes it as a picture. Times are those given with --costs, or those of\n"
+    "the step that a run kept with train --trace (any layout of the same model and tp), else the\n"
+    "operations of each stage, forward of the largest stage = 1. parallel.stages = \"auto\" cuts\n"
+    "the layers by them; the list that is shown can be put into the recipe.\n"
     "\n"
     "Not in it: the bytes of activations in a pipeline, and the time of a step.\n"
     "Exit code 0: sound; 2: errors.";
@@ -30,6 +34,10 @@ struct plan_cmd {
     struct mc_plan plan;
     struct mc_train_memory own; /* of `rank` */
     /* pp > 1 */
+    int64_t traced;             /* the step that --costs RUN was measured in; 0: not measured */
+    struct mc_stages_work work; /* of pieces, measured or predicted */
+    int *cut, proven;
+    double *stage_work, *rank_work; /* shares of all work */
     struct mc_sched *sched;
     struct mc_sched_costs cost;
     struct mc_sched_report report;
@@ -54,7 +62,7 @@ static mc_status parse_costs(const char *s, double v[4], struct mc_err *err)
         return mc_err_set(
             err, MC_E_USAGE,
             "--costs \"%.60s\": give times F,I,W of one rank, and of a message if you "
-            "like, as in 1,1,0.5,0.1",
+            "like, as in 1,1,0.5,0.1; or a traced run",
             s);
     return MC_OK;
 }
@@ -69,30 +77,76 @@ static void scale(struct mc_sched_costs *c, int stages)
         t[k] /= most;
 }
 
+static double total(const struct mc_stages_work *work)
+{
+    double t = 0;
+    for (int k = 0; k < work->layers + 2; k++)
+        t += work->f[k] + work->i[k] + work->w[k];
+    return t;
+}
+
+/* Where the layers are cut, and what that makes of the work. */
+static mc_status cut(struct plan_cmd *c, struct mc_err *err)
+{
+    const struct mc_recipe *r = c->r.recipe;
+    const int n = mc_stages_count(r);
+    struct mc_err none = {0};
+    double given[4];
+    if (c->costs && parse_costs(c->costs, given, &none) != MC_OK && mc_sys_exists(c->costs))
+        MC_TRY(mc_cli_measured(c->costs, r, &c->work, &c->traced, err));
+    else
+        MC_TRY(mc_stages_predict(r, &c->work, err));
+    MC_TRY(mc_cli_cut(&c->r, &c->work, &c->cut, &c->proven, err));
+    c->stage_work = mc_alloc(4 * (size_t)n * sizeof *c->stage_work, "work of stages");
+    c->rank_work = mc_alloc((size_t)n * sizeof *c->rank_work, "work of ranks");
+    if (!c->stage_work || !c->rank_work)
+        return mc_err_set(err, MC_E_NOMEM, "no memory for the work of %d stages", n);
+    double *t = c->stage_work, all = total(&c->work);
+    mc_stages_sum(&c->work, c->cut, n, t + n, t + 2 * n, t + 3 * n);
+    for (int s = 0; s < n; s++)
+        t[s] = all > 0 ? (t[n + s] + t[2 * n + s] + t[3 * n + s]) / all : 0;
+    return MC_OK;
+}
+
 static mc_status simulate(struct plan_cmd *c, struct mc_err *err)
 {
     const struct mc_recipe *r = c->r.recipe;
+    const int own = c->costs && c->traced == 0;
+    int64_t counts[MC_STAGES_COUNTS];
     double given[4];
-    int depth;
-    if (r->parallel.pp == 1)
-        return MC_OK;
-    if (c->costs)
+    int depth, n = mc_stages_microbatches(r, counts);
+    if (own)
         MC_TRY(parse_costs(c->costs, given, err));
-    MC_TRY(mc_cli_costs_create(r, c->costs ? given : NULL, &c->cost, err));
+    MC_TRY(mc_cli_costs_create(r, c->cut, own ? given : NULL, &c->work, &c->cost, err));
     if (!c->costs)
-        scale(&c->cost, (int)(r->parallel.pp * r->parallel.chunks));
-    MC_TRY(mc_cli_schedule(&c->r, c->plan.microbatches, &c->cost, &c->sched, &depth, err));
+        scale(&c->cost, mc_stages_count(r));
+    MC_TRY(mc_cli_schedule(&c->r, counts[n - 1], &c->cost, &c->sched, &depth, err));
     c->cost.depth = depth;
-    size_t n = (size_t)c->sched->first[c->sched->ranks];
+    size_t records = (size_t)c->sched->first[c->sched->ranks];
     c->report.rank = mc_alloc((size_t)c->sched->ranks * sizeof *c->report.rank, "ranks of a plan");
-    c->report.start = mc_alloc(n * sizeof *c->report.start, "times of a plan");
+    c->report.start = mc_alloc(records * sizeof *c->report.start, "times of a plan");
     if (!c->report.rank || !c->report.start)
         return mc_err_set(err, MC_E_NOMEM, "no memory to simulate the schedule");
+    for (int k = 0; k < mc_sched_stages(c->sched); k++)
+        c->rank_work[k / c->sched->chunks] += c->stage_work[c->sched->place[k]];
     return mc_sched_simulate(c->sched, &c->cost, &c->report, err);
+}
+
+/* The busiest rank over the mean. */
+static double imbalance(const struct plan_cmd *c)
+{
+    double most = 0;
+    for (int k = 0; k < c->sched->ranks; k++)
+        most = c->rank_work[k] > most ? c->rank_work[k] : most;
+    return most * c->sched->ranks;
 }
 
 static void drop(struct plan_cmd *c)
 {
+    mc_stages_work_drop(&c->work);
+    mc_free(c->cut);
+    mc_free(c->stage_work);
+    mc_free(c->rank_work);
     mc_free(c->report.rank);
     mc_free(c->report.start);
     mc_sched_destroy(c->sched);
@@ -116,11 +170,46 @@ static mc_status write_svg(const struct plan_cmd *c, struct mc_err *err)
     return MC_OK;
 }
 
+static const char *times_of(const struct plan_cmd *c)
+{
+    return c->traced > 0 ? "measured" : c->costs ? "given" : "predicted";
+}
+
+static void cut_json(const struct plan_cmd *c, struct mc_json *j)
+{
+    mc_json_open(j, "cut", '{');
+    mc_json_str(j, "stages", c->r.recipe->parallel.stages);
+    mc_json_str(j, "by", c->traced > 0 ? "measured" : "predicted");
+    mc_json_open(j, "layers", '[');
+    for (int s = 0; s < c->plan.nstages; s++)
+        mc_json_i64(j, NULL, c->cut[s + 1] - c->cut[s]);
+    mc_json_close(j, ']');
+    mc_json_f64(j, "imbalance", imbalance(c));
+    mc_json_bool(j, "proven", c->proven);
+    mc_json_close(j, '}');
+}
+
+static void say_cut(const struct plan_cmd *c)
+{
+    printf("\ncut         parallel.stages = {");
+    for (int s = 0; s < c->plan.nstages; s++)
+        printf("%s%d", s ? ", " : " ", c->cut[s + 1] - c->cut[s]);
+    printf(" }");
+    if (strcmp(c->r.recipe->parallel.stages, "auto") == 0)
+        printf(", which is \"auto\"%s", c->proven ? "" : " (the best that was found in time)");
+    printf("; the busiest rank has %.3f of the mean work\n", imbalance(c));
+    if (c->traced > 0)
+        printf("  work      measured in step %lld of %s\n", (long long)c->traced, c->costs);
+    else
+        printf("  work      predicted from operations\n");
+}
+
 static void bubble_json(const struct plan_cmd *c, struct mc_json *j)
 {
     mc_json_open(j, "bubble", '{');
     mc_json_f64(j, "fraction", c->report.bubble);
     mc_json_f64(j, "makespan", c->report.makespan);
+    mc_json_str(j, "times", times_of(c));
     mc_json_i64(j, "depth", c->cost.depth);
     mc_json_open(j, "ranks", '[');
     for (int i = 0; i < c->sched->ranks; i++) {
@@ -144,8 +233,9 @@ static void say_schedule(const struct plan_cmd *c)
            "%.2f %%\n",
            r->parallel.schedule, (long long)c->plan.microbatches, c->sched->ranks, c->sched->chunks,
            c->sched->chunks == 1 ? "" : "s", c->report.makespan, 100 * c->report.bubble);
-    printf("  times     %s\n",
-           c->costs ? "as given" : "predicted from operations, the largest forward = 1");
+    printf("  times     %s\n", c->traced > 0 ? "measured, in seconds"
+                               : c->costs    ? "as given"
+                                          : "predicted from operations, the largest forward = 1");
     printf("  %5s %10s %10s %10s %26s\n", "rank", "busy", "first", "last",
            "most microbatches at once");
     for (int i = 0; i < c->sched->ranks; i++) {
@@ -179,8 +269,9 @@ static void rank_json(const struct plan_cmd *c, struct mc_json *j)
     mc_json_close(j, '}');
 }
 
-static void stages_json(const struct mc_plan *p, struct mc_json *j)
+static void stages_json(const struct plan_cmd *c, struct mc_json *j)
 {
+    const struct mc_plan *p = &c->plan;
     mc_json_open(j, "stages", '[');
     for (int s = 0; s < p->nstages; s++) {
         mc_json_open(j, NULL, '{');
@@ -190,15 +281,20 @@ static void stages_json(const struct mc_plan *p, struct mc_json *j)
         mc_json_bool(j, "stem", s == 0);
         mc_json_bool(j, "head", s == p->nstages - 1);
         mc_json_i64(j, "params", p->stage[s].params);
+        mc_json_i64(j, "rank", p->stage[s].rank);
+        if (c->sched)
+            mc_json_f64(j, "work", c->stage_work[s]);
         mc_json_close(j, '}');
     }
     mc_json_close(j, ']');
     mc_json_open(j, "per_rank", '[');
-    for (int s = 0; s < p->nstages; s++) {
-        const struct mc_plan_stage *t = &p->stage[s];
+    for (int k = 0; k < p->layout.size[MC_AXIS_PP]; k++) {
+        const struct mc_plan_rank *t = &p->rank[k];
         mc_json_open(j, NULL, '{');
-        mc_json_i64(j, "pp", s);
-        mc_json_i64(j, "params", t->params_rank);
+        mc_json_i64(j, "pp", k);
+        mc_json_i64(j, "params", t->params);
+        if (c->sched)
+            mc_json_f64(j, "work", c->rank_work[k]);
         mc_json_i64(j, "weights_bytes", t->weights);
         mc_json_i64(j, "grads_bytes", t->grads);
         mc_json_i64(j, "optimizer_bytes", t->optim);
@@ -251,7 +347,7 @@ static void say_json(const struct plan_cmd *c)
     mc_json_i64(&j, "microbatches", p->microbatches);
     mc_json_i64(&j, "tokens_per_step", p->tokens_per_step);
     mc_json_i64(&j, "params", p->params);
-    stages_json(p, &j);
+    stages_json(c, &j);
     mc_json_open(&j, "even", '{');
     mc_json_f64(&j, "params", p->even.params);
     mc_json_f64(&j, "state_bytes_unsharded", p->even.state_unsharded);
@@ -260,8 +356,10 @@ static void say_json(const struct plan_cmd *c)
     checkpoint_json(p, &j);
     if (c->r.memory.total > 0)
         mc_json_i64(&j, "memory_bytes", (int64_t)c->r.memory.total); /* of the fullest rank */
-    if (c->sched)
+    if (c->sched) {
+        cut_json(c, &j);
         bubble_json(c, &j);
+    }
     mc_json_open(&j, "flops", '{');
     mc_json_f64(&j, "per_token_causal", p->flops_causal);
     if (p->flops_full > 0)
@@ -277,22 +375,39 @@ static void say_json(const struct plan_cmd *c)
     mc_say_json(&j);
 }
 
-static void say_stages(const struct mc_plan *p)
+static void say_share(const double *share, int k)
 {
-    char n[32], held[32], w[32], g[32], o[32], all[32];
-    printf("\n%5s  %-11s %18s %18s %11s %11s %11s %11s\n", "stage", "layers", "parameters",
-           "of one rank", "weights", "gradients", "optimizer", "together");
+    if (share)
+        printf(" %6.2f %%", 100 * share[k]);
+    printf("\n");
+}
+
+static void say_stages(const struct plan_cmd *c)
+{
+    const struct mc_plan *p = &c->plan;
+    char n[32], w[32], g[32], o[32], all[32];
+    const char *share = c->sched ? "     work" : "";
+    printf("\n%5s  %5s  %-11s %18s%s\n", "stage", "rank", "layers", "parameters", share);
     for (int s = 0; s < p->nstages; s++) {
         const struct mc_plan_stage *t = &p->stage[s];
-        char layers[32];
-        snprintf(layers, sizeof layers, "%d-%d", t->first_layer, t->end_layer - 1);
+        char layers[32] = "none";
+        if (t->end_layer > t->first_layer)
+            snprintf(layers, sizeof layers, "%d-%d", t->first_layer, t->end_layer - 1);
         mc_say_count(t->params, n);
-        mc_say_count(t->params_rank, held);
+        printf("%5d  %5d  %-11s %18s", s, t->rank, layers, n);
+        say_share(c->sched ? c->stage_work : NULL, s);
+    }
+    printf("\n%5s  %18s %11s %11s %11s %11s%s\n", "rank", "parameters", "weights", "gradients",
+           "optimizer", "together", share);
+    for (int k = 0; k < p->layout.size[MC_AXIS_PP]; k++) {
+        const struct mc_plan_rank *t = &p->rank[k];
+        mc_say_count(t->params, n);
         mc_say_bytes((double)t->weights, w);
         mc_say_bytes((double)t->grads, g);
         mc_say_bytes((double)t->optim, o);
         mc_say_bytes((double)(t->weights + t->grads + t->optim), all);
-        printf("%5d  %-11s %18s %18s %11s %11s %11s %11s\n", s, layers, n, held, w, g, o, all);
+        printf("%5d  %18s %11s %11s %11s %11s", k, n, w, g, o, all);
+        say_share(c->sched ? c->rank_work : NULL, k);
     }
 }
 
@@ -347,9 +462,11 @@ static void say_people(const struct plan_cmd *c)
     if (p->flops_full > 0)
         printf(", %.6g full", p->flops_full);
     printf("\n");
-    say_stages(p);
-    if (c->sched)
+    say_stages(c);
+    if (c->sched) {
+        say_cut(c);
         say_schedule(c);
+    }
     say_checkpoint(p);
     if (c->rank >= 0) {
         int at[MC_NAXES];
@@ -375,8 +492,9 @@ int mc_cmd_plan(int argc, char **argv)
         {"--nodes", "N", "... or over N nodes", MC_ARG_I64, &c.r.nodes, 1, 1 << 20},
         {"--per-node", "G", "devices on a node", MC_ARG_I64, &c.r.per_node, 1, 1024},
         {"--rank", "R", "where this rank stands", MC_ARG_I64, &c.rank, 0, 1 << 22},
-        {"--costs", "F,I,W[,HOP]", "times of one rank's forward, input and weight gradient",
-         MC_ARG_STR, &c.costs, 0, 0},
+        {"--costs", "F,I,W[,HOP]|RUN",
+         "times of one rank's forward, input and weight gradient; or a traced run", MC_ARG_STR,
+         &c.costs, 0, 0},
         {"--draw", NULL, "draw the schedule", MC_ARG_FLAG, &c.draw, 0, 0},
         {"--svg", "FILE", "write the schedule as a picture", MC_ARG_STR, &c.svg, 0, 0},
         {"--json", NULL, "answer in JSON", MC_ARG_FLAG, &c.r.json, 0, 0},
@@ -396,20 +514,25 @@ int mc_cmd_plan(int argc, char **argv)
     rc = mc_cli_load(&c.r);
     if (rc == 0) {
         int64_t per_node = c.r.per_node > 0 ? c.r.per_node : c.r.recipe->cluster.per_node;
-        mc_status st = mc_plan_make(c.r.recipe, (int)per_node, &c.plan, &err);
-        if (st == MC_OK && c.rank >= c.plan.layout.world)
-            st = mc_err_set(&err, MC_E_USAGE, "--rank %lld: there are ranks 0 to %d",
-                            (long long)c.rank, c.plan.layout.world - 1);
-        if (st == MC_OK && c.r.recipe->parallel.pp == 1 && (c.costs || c.draw || c.svg))
+        mc_status st = MC_OK;
+        if (c.r.recipe->parallel.pp > 1)
+            st = cut(&c, &err);
+        else if (c.costs || c.draw || c.svg)
             st = mc_err_set(&err, MC_E_USAGE, "%s is for a pipeline, and parallel.pp is 1",
                             c.costs  ? "--costs"
                             : c.draw ? "--draw"
                                      : "--svg");
+        if (st == MC_OK && c.cut)
+            st = simulate(&c, &err);
+        if (st == MC_OK)
+            st = mc_plan_make(c.r.recipe, (int)per_node, c.cut, c.sched ? c.sched->place : NULL,
+                              &c.plan, &err);
+        if (st == MC_OK && c.rank >= c.plan.layout.world)
+            st = mc_err_set(&err, MC_E_USAGE, "--rank %lld: there are ranks 0 to %d",
+                            (long long)c.rank, c.plan.layout.world - 1);
         if (st == MC_OK && c.rank >= 0 && c.r.memory.total > 0)
             st = mc_train_plan_rank(c.r.recipe, &c.plan.layout, (int)c.rank,
                                     mc_pool_default_threads(c.plan.per_node), &c.own, &err);
-        if (st == MC_OK)
-            st = simulate(&c, &err);
         if (st == MC_OK && c.svg)
             st = write_svg(&c, &err);
         if (st != MC_OK)

@@ -83,8 +83,7 @@ static mc_status one_rank(const char *path, int rank, struct mc_json *j, struct 
     return MC_OK;
 }
 
-/* The newest traced step of the newest segment that has one, or `step`. */
-static int64_t find(const struct mc_rundir *rd, int64_t step, char dir[1200])
+int64_t mc_cli_trace_find(const struct mc_rundir *rd, int64_t step, char dir[1200])
 {
     for (int seg = rd->segment; seg > 0; seg--) {
         char **names;
@@ -110,7 +109,7 @@ static mc_status make(const struct mc_rundir *rd, int64_t step, struct mc_json *
                       struct mc_err *err)
 {
     char dir[1200], path[1300];
-    int64_t found = find(rd, step, dir);
+    int64_t found = mc_cli_trace_find(rd, step, dir);
     if (found < 0)
         return mc_err_set(err, MC_E_NOTFOUND, "%s: no trace%s; train it with --trace STEP",
                           rd->path, step < 0 ? "" : " of that step");

@@ -19,16 +19,19 @@
 enum { SMALLEST_TRIES = 64, DEPTH = 2 };
 #define SMALLEST_NS 1500000000LL /* after which no smaller one is looked for */
 
-mc_status mc_cli_costs_create(const struct mc_recipe *r, const double given[4],
-                              struct mc_sched_costs *c, struct mc_err *err)
+mc_status mc_cli_costs_create(const struct mc_recipe *r, const int *cut, const double given[4],
+                              const struct mc_stages_work *work, struct mc_sched_costs *c,
+                              struct mc_err *err)
 {
-    int n = (int)(r->parallel.pp * r->parallel.chunks);
+    int n = mc_stages_count(r);
     double *t = mc_alloc(3 * (size_t)n * sizeof *t, "costs of stages");
     if (!t)
         return mc_err_set(err, MC_E_NOMEM, "no memory for the costs of %d stages", n);
     mc_status st = MC_OK;
-    if (!given)
-        st = mc_stages_cost(r, n, t, t + n, t + 2 * n, err);
+    if (!given && work)
+        mc_stages_sum(work, cut, n, t, t + n, t + 2 * n);
+    else if (!given)
+        st = mc_stages_cost(r, cut, n, t, t + n, t + 2 * n, err);
     for (int s = 0; given && s < n; s++)
         for (int k = 0; k < 3; k++)
             t[k * n + s] = given[k] / (double)r->parallel.chunks;
@@ -87,6 +90,32 @@ mc_status mc_cli_schedule(struct mc_cli_recipe *r, int64_t m, const struct mc_sc
     return prove(r, m, c, 0, out, depth, err);
 }
 
+mc_status mc_cli_cut(struct mc_cli_recipe *r, const struct mc_stages_work *work, int **cut,
+                     int *proven, struct mc_err *err)
+{
+    const struct mc_recipe *recipe = mc_recipe_of(r->loaded.box);
+    const struct mc_parallel_cfg *p = &recipe->parallel;
+    struct mc_sched *s = NULL;
+    int depth;
+    *cut = mc_alloc(((size_t)mc_stages_count(recipe) + 1) * sizeof **cut, "cut of a pipeline");
+    if (!*cut)
+        return mc_err_set(err, MC_E_NOMEM, "no memory to cut %d stages", mc_stages_count(recipe));
+    if (p->chunks > 1 && strcmp(p->stages, "auto") == 0) {
+        int64_t counts[MC_STAGES_COUNTS];
+        struct mc_err later = {0}; /* the proof says it, with the right costs */
+        int n = mc_stages_microbatches(recipe, counts);
+        if (n > 0)
+            prove(r, counts[n - 1], NULL, 0, &s, &depth, &later);
+    }
+    mc_status st = mc_stages_cut_by(recipe, work, s ? s->place : NULL, *cut, proven, err);
+    mc_sched_destroy(s);
+    if (st != MC_OK) {
+        mc_free(*cut);
+        *cut = NULL;
+    }
+    return st;
+}
+
 mc_status mc_cli_schedule_check(struct mc_cli_recipe *r, struct mc_err *err)
 {
     const struct mc_recipe *recipe = mc_recipe_of(r->loaded.box);
@@ -95,9 +124,12 @@ mc_status mc_cli_schedule_check(struct mc_cli_recipe *r, struct mc_err *err)
     int depth;
     if (recipe->parallel.pp == 1)
         return MC_OK;
-    int n = mc_stages_microbatches(recipe, counts);
-    MC_TRY(mc_cli_costs_create(recipe, NULL, &c, err));
-    mc_status st = MC_OK;
+    int n = mc_stages_microbatches(recipe, counts), *cut;
+    MC_TRY(mc_cli_cut(r, NULL, &cut, NULL, err));
+    mc_status st = mc_cli_costs_create(recipe, cut, NULL, NULL, &c, err);
+    mc_free(cut);
+    if (st != MC_OK)
+        return st;
     for (int k = 0; k < n && st == MC_OK; k++) { /* I1 */
         struct mc_err why = {0};
         const int64_t begun = mc_clock_ns();

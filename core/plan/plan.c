@@ -1,8 +1,8 @@
 /* plan.c - what a recipe will ask of its ranks. Floor 6 (plan).
  *
  * The model's graph is built twice, as data: whole, for what a parameter is, and as one rank of the
- * tensor-parallel group sees it, for what it holds. Layers are cut evenly over the stages; the stem
- * goes with the first, the head with the last, with a copy of a table that it shares with the stem.
+ * tensor-parallel group sees it, for what it holds. The stem goes with the first stage, the head
+ * with the last, with a copy of a table that it shares with the stem if that is on another rank.
  *
  * State of a parameter, bytes:          unsharded   sharded over dp x cp
  *     fp64  weight, gradient, m, v         32          16 + 16/n
@@ -21,6 +21,7 @@
  * Memory: the graphs, freed before return. Threads: any. */
 #include "plan.h"
 #include "check.h"
+#include "stages.h"
 #include "../graph/graph.h"
 #include <math.h>
 #include <string.h>
@@ -40,26 +41,45 @@ static mc_status build(const struct mc_recipe *r, int tp, struct mc_graph **g, s
     return mc_graph_build(&cfg, g, err);
 }
 
-static int stage_of(const struct mc_plan *p, int64_t layers, int layer)
+static int stage_of(const struct mc_plan *p, int layer)
 {
+    int s = 0;
     if (layer < 0)
         return 0;
-    if (layer >= layers)
-        return p->nstages - 1;
-    return (int)(layer / (layers / p->nstages));
+    while (s < p->nstages - 1 && layer >= p->stage[s].end_layer)
+        s++;
+    return s;
 }
 
-static void count_stages(struct mc_plan *p, const struct mc_recipe *r, const struct mc_graph *g)
+static void count_stages(struct mc_plan *p, const struct mc_graph *g)
 {
+    const struct mc_plan_stage *last = &p->stage[p->nstages - 1];
     for (int i = 0; i < mc_graph_nparams(g); i++) {
         const struct mc_param *q = mc_graph_param(g, i);
-        int64_t n = mc_shape_count(&q->shape);
-        struct mc_plan_stage *s = &p->stage[stage_of(p, r->model.layers, q->layer)];
-        s->params += n;
-        s->params_rank += q->count;
-        if (q->nuses > 1 && q->layer < 0 && p->nstages > 1)
-            p->stage[p->nstages - 1].params_rank += q->count; /* the head's copy */
+        struct mc_plan_stage *s = &p->stage[stage_of(p, q->layer)];
+        s->params += mc_shape_count(&q->shape);
+        p->rank[s->rank].params += q->count;
+        if (q->nuses > 1 && q->layer < 0 && last->rank != s->rank)
+            p->rank[last->rank].params += q->count; /* the head's copy */
     }
+}
+
+/* cut NULL: one stage. */
+static mc_status lay_out(struct mc_plan *p, const struct mc_recipe *r, const int *cut,
+                         const int *place, struct mc_err *err)
+{
+    const int pp = p->layout.size[MC_AXIS_PP], n = mc_stages_count(r), chunks = n / pp;
+    if (n > MC_PLAN_STAGES)
+        return mc_err_set(err, MC_E_RECIPE, "parallel.pp x chunks: %d stages, a plan holds %d", n,
+                          MC_PLAN_STAGES);
+    p->nstages = n;
+    for (int k = 0; k < n; k++)
+        p->stage[place && n > 1 ? place[k] : k % chunks * pp + k / chunks].rank = k / chunks;
+    for (int s = 0; s < n; s++) {
+        p->stage[s].first_layer = n > 1 ? cut[s] : 0;
+        p->stage[s].end_layer = n > 1 ? cut[s + 1] : (int)r->model.layers;
+    }
+    return MC_OK;
 }
 
 /* Bytes of a parameter on a rank. */
@@ -79,15 +99,16 @@ static void count_bytes(struct mc_plan *p, const struct mc_recipe *r)
 {
     const struct state_bytes b = state_bytes(r);
     int64_t n = (int64_t)p->layout.size[MC_AXIS_DP] * p->layout.size[MC_AXIS_CP];
-    for (int s = 0; s < p->nstages; s++) {
-        struct mc_plan_stage *t = &p->stage[s];
-        t->weights = t->params_rank * b.weight;
-        t->grads = t->params_rank * b.grad;
-        t->optim = t->params_rank * b.optim;
+    const int pp = p->layout.size[MC_AXIS_PP];
+    for (int k = 0; k < pp; k++) {
+        struct mc_plan_rank *t = &p->rank[k];
+        t->weights = t->params * b.weight;
+        t->grads = t->params * b.grad;
+        t->optim = t->params * b.optim;
         if (r->parallel.shard_optimizer)
             t->optim = (t->optim + n - 1) / n;
     }
-    p->even.params = (double)p->params / p->nstages / p->layout.size[MC_AXIS_TP];
+    p->even.params = (double)p->params / pp / p->layout.size[MC_AXIS_TP];
     p->even.state_unsharded = p->even.params * (b.weight + b.grad + b.optim);
     p->even.state_sharded = p->even.params * (b.weight + b.grad + (double)b.optim / (double)n);
     p->checkpoint.bytes = p->params * b.checkpoint;
@@ -106,8 +127,8 @@ static void count_flops(struct mc_plan *p, const struct mc_recipe *r, const stru
     p->flops_full = mc_graph_flops_full(g, 1, t) / (double)t;
 }
 
-mc_status mc_plan_make(const struct mc_recipe *r, int per_node, struct mc_plan *plan,
-                       struct mc_err *err)
+mc_status mc_plan_make(const struct mc_recipe *r, int per_node, const int *cut, const int *place,
+                       struct mc_plan *plan, struct mc_err *err)
 {
     static const struct mc_plan zero;
     struct mc_graph *whole, *part;
@@ -115,14 +136,7 @@ mc_status mc_plan_make(const struct mc_recipe *r, int per_node, struct mc_plan *
     *plan = zero;
     MC_TRY(mc_check_layout(r, 0, &plan->layout, err));
     plan->per_node = per_node > 0 ? per_node : plan->layout.world;
-    plan->nstages = plan->layout.size[MC_AXIS_PP];
-    if (plan->nstages > MC_PLAN_STAGES)
-        return mc_err_set(err, MC_E_RECIPE, "parallel.pp: %d stages, a plan holds %d",
-                          plan->nstages, MC_PLAN_STAGES);
-    for (int s = 0; s < plan->nstages; s++) {
-        plan->stage[s].first_layer = (int)(r->model.layers * s / plan->nstages);
-        plan->stage[s].end_layer = (int)(r->model.layers * (s + 1) / plan->nstages);
-    }
+    MC_TRY(lay_out(plan, r, cut, place, err));
     for (int i = 0; i < r->batch.nramp; i++)
         global = r->batch.ramp[i].global > global ? r->batch.ramp[i].global : global;
     dp = plan->layout.size[MC_AXIS_DP];
@@ -133,7 +147,7 @@ mc_status mc_plan_make(const struct mc_recipe *r, int per_node, struct mc_plan *
     count_flops(plan, r, whole);
     mc_graph_destroy(whole);
     MC_TRY(build(r, plan->layout.size[MC_AXIS_TP], &part, err));
-    count_stages(plan, r, part);
+    count_stages(plan, part);
     mc_graph_destroy(part);
     count_bytes(plan, r);
     return MC_OK;

@@ -8,9 +8,12 @@
 enum { MC_PLAN_STAGES = 1024 };
 struct mc_plan_stage {
     int first_layer, end_layer;
-    int64_t params;                /* logical elements of the stage */
-    int64_t params_rank;           /* held by one of its ranks: the fullest of the tp group */
-    int64_t weights, grads, optim; /* bytes of one of its ranks */
+    int rank;       /* of the pipeline */
+    int64_t params; /* logical elements of the stage */
+};
+struct mc_plan_rank {              /* of a pipeline; of its tp group the fullest */
+    int64_t params;                /* elements held, a copy of a tied table too */
+    int64_t weights, grads, optim; /* bytes */
 };
 struct mc_plan {
     struct mc_layout layout;
@@ -18,8 +21,9 @@ struct mc_plan {
     int64_t microbatches;    /* of the fullest replica, at the largest batch */
     int64_t tokens_per_step; /* at the largest batch */
     int64_t params;          /* logical elements of the model, each once */
-    int nstages;
+    int nstages;             /* pp x chunks */
     struct mc_plan_stage stage[MC_PLAN_STAGES];
+    struct mc_plan_rank rank[MC_PLAN_STAGES]; /* [pp] */
     struct {
         double params, state_unsharded, state_sharded; /* of a rank, if all held the same */
     } even;
@@ -31,9 +35,10 @@ struct mc_plan {
     } checkpoint;
     double flops_causal, flops_full; /* a token, forward + backward */
 };
-/* The recipe was checked. per_node 0: all on one node. MC_E_RECIPE: the model's faults. */
-mc_status mc_plan_make(const struct mc_recipe *r, int per_node, struct mc_plan *plan,
-                       struct mc_err *err);
+/* The recipe was checked. per_node 0: all on one node. cut, place: of the pipeline, as of
+ * mc_stages_cut(); pp 1: not looked at. MC_E_RECIPE: the model's faults. */
+mc_status mc_plan_make(const struct mc_recipe *r, int per_node, const int *cut, const int *place,
+                       struct mc_plan *plan, struct mc_err *err);
 /* Percent of time lost to saves and to work done again after a failure, at one save each
  * `minutes`. */
 void mc_plan_interval(const struct mc_plan *p, double minutes, double *save_pct,

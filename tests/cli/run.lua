@@ -316,6 +316,70 @@ end
     expect(cpu and cpu > 3.5 and cpu < 7, "it took %s s of CPU time", tostring(cpu))
 end)
 
+case("plan: layers are cut as a list says, by predicted work, or by that of a traced run", function()
+    local wide = "--set model.layers=9 --set model.hidden=32 --set model.heads=4 --set model.ffn=64 --set model.vocab=2000 "
+    local four = small .. " --ranks 4 --set parallel.pp=4 " .. wide
+    same(mascon("plan " .. four), 2, "9 layers over 4, evenly")
+    has(read(dir .. "/err"), 'layers 9 is not a multiple of parallel.pp x chunks 4')
+    has(read(dir .. "/err"), '"auto", or a list')
+    local rc, out = mascon("plan --json " .. four .. "--set 'parallel.stages={4,2,3,0}'")
+    same(rc, 0, "a list")
+    local j = json(out)
+    local function ends(p) local t = {} for i, s in ipairs(p.stages) do t[i] = s.end_layer end return table.concat(t, " ") end
+    same(ends(j), "4 6 9 9", "ends")
+    local layer = 2 * 32 * 32 + 2 * 32 * 32 + 3 * 32 * 64 + 2 * 32
+    same(j.per_rank[2].params, 2 * layer, "two layers")
+    same(j.per_rank[4].params, 2000 * 32 + 32, "the head alone")
+    rc, out = mascon("plan --json " .. four .. "--set parallel.stages=auto")
+    j = json(out)
+    -- products of a token: a layer 10240 and attention 2 x 32 x 64 / 2; the head 64000, which is 5.2 layers: alone; 9 over 3
+    same(ends(j), "3 6 9 9", "by operations")
+    same(j.cut.proven, true, "proven")
+    local one, head = 10240 + 2 * 32 * 32, 64000
+    expect(math.abs(j.cut.imbalance - head * 4 / (9 * one + head)) < 1e-12, "imbalance %s", j.cut.imbalance)
+    expect(math.abs(j.stages[1].work - 3 * one / (9 * one + head)) < 1e-12, "work %s", j.stages[1].work)
+    rc, out = mascon("plan --json " .. small .. " --ranks 2 --set parallel.pp=2 --set parallel.chunks=2 " .. wide ..
+        "--set parallel.stages=auto --set parallel.schedule=zb_v")
+    j = json(out)
+    same(("%d %d %d %d"):format(j.stages[1].rank, j.stages[2].rank, j.stages[3].rank, j.stages[4].rank), "0 1 1 0", "there and back")
+    same(j.stages[4].end_layer - j.stages[4].first_layer + j.stages[1].end_layer, 2, "the rank of the head has two layers")
+    -- measured, without a pipeline; the copy says that an op of layer 0 took a second more
+    same(mascon("train " .. small .. " " .. wide .. "--set steps.steps=2 --trace 2"), 0, "traced")
+    rc, out = mascon("plan --json " .. four .. "--set parallel.stages=auto --costs runs/small")
+    same(rc, 0, "measured")
+    j = json(out)
+    same(j.cut.by, "measured", "by")
+    same(j.bubble.times, "measured", "times")
+    local trace = lines(dir .. "/runs/small/segments/001/trace-2.0.jsonl")
+    local f, first, last, mbs = {}, 1e300, 0, {}
+    for _, l in ipairs(trace) do -- what all of it took, by another sum
+        local e = json(l)
+        if e.at == "op" then
+            f[1] = (f[1] or 0) + e["end"] - e.begin
+            if not mbs[e.mb] then mbs[e.mb] = true; mbs[1] = (mbs[1] or 0) + 1 end
+        end
+    end
+    local busy = 0
+    for _, r in ipairs(j.bubble.ranks) do busy = busy + r.busy end
+    expect(math.abs(busy - f[1] * 1e-3) < 1e-9 * busy, "%s s busy, %s ms of ops", busy, f[1])
+    for i, l in ipairs(trace) do
+        if l:find '"layer":9,' and l:find '"op":"linear"' then -- the head: as if it took 9 s for the step
+            trace[i] = l:gsub('"end":([%d.]+)', function(e) return ('"end":%.6f'):format(e + 9000) end)
+        end
+    end
+    write(dir .. "/runs/small/segments/001/trace-2.0.jsonl", table.concat(trace, "\n") .. "\n")
+    rc, out = mascon("plan " .. four .. "--set parallel.stages=auto --costs runs/small")
+    has(out, 'parallel.stages = { 3, 3, 3, 0 }, which is "auto"')
+    has(out, "measured in step 2 of runs/small")
+    same(mascon("plan " .. four .. "--set parallel.stages=auto --costs runs/small --set model.ffn=96"), 2, "another model")
+    has(read(dir .. "/err"), "was traced with model.ffn = 64; here it is 96")
+    trace[#trace] = nil
+    write(dir .. "/runs/small/segments/001/trace-2.0.jsonl", table.concat(trace, "\n") .. "\n")
+    same(mascon("plan " .. four .. "--set parallel.stages=auto --costs runs/small"), 2, "cut off")
+    has(read(dir .. "/err"), "not whole: its last line is missing")
+    same(mascon("plan " .. four .. "--costs nowhere"), 2, "neither")
+end)
+
 case("plan: operations and parameters are Megatron's", function()
     local head = [[local m = require "mascon"
 return m.recipe { name = "x", seed = 1, lr = m.lr.constant { peak = 1e-4, warmup = 10 }, steps = { steps = 100 }, device = "cuda", precision = "bf16",
