@@ -67,6 +67,11 @@ if [ -d "$seeds/fuzz_pack" ]; then
     { printf '\3'; printf "$lines"; } >"$seeds/fuzz_pack/text"
     { printf '\5'; printf "$lines" | zstd -q -c 2>/dev/null || printf '\50\265\57\375\40\0\1\0\0'; } >"$seeds/fuzz_pack/zstd"
 fi
+if [ -d "$seeds/fuzz_line" ]; then
+    h='mascon-pipeline 1\nranks 2 chunks %s depth 2 schedules %s\ncut 0 1 %s\nplace 0%s\n'
+    printf "$h"'microbatches 1 a\n0 F0 B0\n1 F0 I0 W0\nmicrobatches 2 a\n0 F0 F1 B0 B1\n1 F0 B0 F1 B1\nend\n' 1 2 3 ' 1' >"$seeds/fuzz_line/two"
+    printf "$h"'microbatches 1 v\n0 F0 F0.1 B0.1 B0\n1 F0 F0.1 B0.1 B0\nend\n' 2 1 '3 4 5' ' 3 1 2' >"$seeds/fuzz_line/chunks"
+fi
 [ ! -d "$seeds/fuzz_wire" ] || { printf 'MCM1\10\0\0\0\3\0\0\0\1\0\0\0'; head -c 80 /dev/zero; printf '\5\0\0\0\4\0\0\0startpart'; } >"$seeds/fuzz_wire/gather"
 if [ -d "$seeds/fuzz_safetensors" ]; then
     cp tests/golden/import/mistral/model.safetensors "$seeds/fuzz_safetensors/bf16"
