@@ -1,7 +1,7 @@
 /* comm.h - a communicator: collectives and point-to-point among the ranks of one group.
  *
  * I1  Every call has a name, a sequence number, its group and its bytes, noted in the flight
- *     recorder when it begins and ends.
+ *     recorder when it begins and ends; a message between two members only when it fails.
  * I2  Every wait has a deadline; on expiry MC_E_TIMEOUT names who is missing and from which call.
  * I3  Results are bit-identical on all members and on every run: reductions add in member order,
  *     ((x0 + x1) + x2) ..., whatever the slicing. BF16 is summed in fp32 and rounded once.

@@ -9,6 +9,9 @@
  *     their group. One that has done its part and left harms nobody, not even who comes later.
  * I4  A deadline is a failure of the group, too: its members can no longer know which call they are
  *     in. What is told is who is missing.
+ * I5  The flight recorder has begin and end of each collective, and what was open when a group
+ *     failed. Messages that arrive leave no note: a pipeline makes thousands a step, and notes its
+ *     ops instead.
  *
  * Memory: a handle with its requests, 4 lanes a request and member, and the stage. Threads: any,
  * under the net's lock; group_begin and group_end change nothing here, since calls start at once.
@@ -107,7 +110,8 @@ void mc_group_slice(struct mc_lane *l, int slot, int64_t bytes, const char *why)
 
 void mc_group_done(struct mc_comm_req *r)
 {
-    mc_comm_note(r->group->name, r->seq, r->bytes, r->what, " end");
+    if (r->tag < 0) /* I5 */
+        mc_comm_note(r->group->name, r->seq, r->bytes, r->what, " end");
     mc_ucx_counted(r->group->net, 1, 0);
     mc_ucx_opened(r->group->net, -1);
     if (r->waited)
@@ -162,7 +166,6 @@ static mc_status begin(struct mc_comm *c, const char *what, int64_t n, enum mc_d
                               .dtype = t,
                               .lane = lane};
     mc_ucx_opened(g->net, 1);
-    mc_comm_note(g->name, r->seq, bytes, what, "");
     *out = r;
     return MC_OK;
 err_unlock:
@@ -173,6 +176,8 @@ err_unlock:
 static mc_status go(struct mc_comm_req *r, struct mc_comm_req **out)
 {
     struct mc_comm_net *net = r->group->net;
+    if (r->tag < 0) /* I5 */
+        mc_comm_note(r->group->name, r->seq, r->bytes, r->what, "");
     mc_coll_go(r);
     if (r->state == MC_REQ_OPEN)
         mc_ucx_settle(net);

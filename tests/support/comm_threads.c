@@ -12,8 +12,8 @@
  * I5  A wait ends at its deadline with MC_E_TIMEOUT and the members that have not come; after abort
  *     every call is MC_E_PEER.
  * Memory: an input's copy has room for the member's largest so far and is kept, so that calls that
- *     repeat allocate nothing after one turn of the rounds. The last member destroyed frees the
- *     group. */
+ *     repeat allocate nothing after one turn of the rounds; a message's, once taken, serves the
+ * next one that fits. The last member destroyed frees the group. */
 #include "comm_threads.h"
 #include "../../core/base/arena.h"
 #include "../../core/base/clock.h"
@@ -22,7 +22,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { ROUNDS = 64, REQUESTS = 128 };
+enum { ROUNDS = 64, REQUESTS = 256 };
 enum kind { ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER, BROADCAST, ALL_TO_ALL, BARRIER, SEND, RECV };
 static const char *const names[] = {"all_reduce", "reduce_scatter", "all_gather", "broadcast",
                                     "all_to_all", "barrier",        "send",       "recv"};
@@ -50,6 +50,7 @@ struct message {
     int from, to, tag;
     enum mc_dtype dtype;
     int64_t n;
+    size_t room; /* bytes of data */
     unsigned char data[];
 };
 struct group {
@@ -59,6 +60,7 @@ struct group {
     int size, users, aborted;
     int rank[MC_THREADS_MAX];
     struct message *mail; /* oldest first */
+    struct message *spare;
     struct round round[ROUNDS];
 };
 struct mc_comm_req {
@@ -402,6 +404,29 @@ static mc_status wait_round(struct member *m, struct mc_comm_req *q, const struc
     return st;
 }
 
+static void keep(struct group *g, struct message *x)
+{
+    pthread_mutex_lock(&g->lock);
+    x->next = g->spare;
+    g->spare = x;
+    pthread_mutex_unlock(&g->lock);
+}
+
+/* A message with that much room, its other fields for the caller to set; NULL: no memory. */
+static struct message *fresh(struct group *g, size_t bytes)
+{
+    struct message **at, *x;
+    pthread_mutex_lock(&g->lock);
+    for (at = &g->spare; (x = *at) && x->room < bytes; at = &x->next)
+        ;
+    if (x)
+        *at = x->next;
+    pthread_mutex_unlock(&g->lock);
+    if (!x && (x = mc_alloc(sizeof *x + bytes, "test: message")))
+        x->room = bytes;
+    return x;
+}
+
 static mc_status wait_message(struct member *m, struct mc_comm_req *q, const struct timespec *t,
                               struct mc_err *err)
 {
@@ -433,7 +458,7 @@ static mc_status wait_message(struct member *m, struct mc_comm_req *q, const str
                         (long long)x->n, (long long)q->n);
     else if (x->n > 0)
         memcpy(q->out, x->data, (size_t)x->n * mc_dtype_size(x->dtype));
-    mc_free(x);
+    keep(g, x);
     return st;
 }
 
@@ -459,15 +484,16 @@ static mc_status send_(struct mc_comm *c, const void *buf, int64_t n, enum mc_dt
     struct group *g = m->g;
     size_t bytes = (size_t)n * mc_dtype_size(t);
     (void)stream;
-    struct message *x = mc_alloc(sizeof *x + bytes, "test: message"), **at;
+    struct message *x = fresh(g, bytes), **at;
     if (!x)
         return mc_err_set(err, MC_E_NOMEM, "no memory for a message of %zu bytes", bytes);
-    *x = (struct message){.from = c->cfg.me, .to = to, .tag = tag, .dtype = t, .n = n};
+    *x = (struct message){
+        .from = c->cfg.me, .to = to, .tag = tag, .dtype = t, .n = n, .room = x->room};
     if (bytes)
         memcpy(x->data, buf, bytes);
     mc_status st = take_request(m, SEND, req, err);
     if (st != MC_OK) {
-        mc_free(x);
+        keep(g, x);
         return st;
     }
     pthread_mutex_lock(&g->lock);
@@ -519,10 +545,12 @@ static void abort_(struct mc_comm *c)
 
 static void free_group(struct group *g)
 {
-    for (struct message *x = g->mail, *next; x; x = next) {
-        next = x->next;
-        mc_free(x);
-    }
+    struct message *lists[] = {g->mail, g->spare};
+    for (int i = 0; i < 2; i++)
+        for (struct message *x = lists[i], *next; x; x = next) {
+            next = x->next;
+            mc_free(x);
+        }
     for (int i = 0; i < ROUNDS; i++)
         for (int m = 0; m < g->size; m++)
             mc_free(g->round[i].in[m].data);

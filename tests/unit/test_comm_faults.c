@@ -418,6 +418,22 @@ static void notes(struct test_rank *r, void *arg)
     RANK_CHECK(r, ring.ev[0].bytes == 40 && ring.ev[2].bytes == 0);
     RANK_CHECK(r, calls == 2);
     RANK_CHECK(r, bytes == 2 * (40 + 40) + 4); /* to and from two others; a byte each */
+    /* a message leaves no note, unless it fails */
+    int64_t x = r->me;
+    mc_flight_use(&ring);
+    if (r->me == 0)
+        RANK_CHECK(r, c->ops->send(c, &x, 1, MC_I64, 1, 7, NULL, &q, NULL) == MC_OK);
+    else if (r->me == 1)
+        RANK_CHECK(r, c->ops->recv(c, &x, 1, MC_I64, 0, 7, NULL, &q, NULL) == MC_OK);
+    if (r->me < 2)
+        done(r, c, q);
+    RANK_CHECK(r, x == (r->me == 2 ? 2 : 0) && ring.next == 4);
+    if (r->me == 1) {
+        RANK_CHECK(r, c->ops->recv(c, &x, 1, MC_I64, 2, 8, NULL, &q, NULL) == MC_OK);
+        RANK_CHECK(r, c->ops->wait(c, q, 10000000, NULL) != MC_OK); /* late, or gone */
+        RANK_CHECK(r, ring.next == 5 && strcmp(ring.ev[4].what, "comm.recv tp failed") == 0);
+    }
+    mc_flight_use(NULL);
     /* a name that is taken is refused */
     struct mc_comm *twin = NULL;
     RANK_CHECK(r, mc_comm_group_create(net, &c->cfg, &twin, NULL) == MC_E_BUG && !twin);

@@ -142,6 +142,7 @@ static void check_megatron(struct test_rank *r, void *arg)
     RANK_CHECK(r, memcmp(m->axis[MC_AXIS_DP]->cfg.ranks, dp[r->me], sizeof dp[0]) == 0);
     RANK_CHECK(r, memcmp(m->axis[MC_AXIS_PP]->cfg.ranks, pp[r->me], sizeof pp[0]) == 0);
     RANK_CHECK(r, !m->axis[MC_AXIS_CP] && !m->axis[MC_AXIS_EP]);
+    RANK_CHECK(r, sum_of_ranks(r, m->world) == 28); /* nobody leaves before all have come */
     mc_mesh_destroy(m);
     mc_comm_net_close(net);
 }
