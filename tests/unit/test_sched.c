@@ -37,27 +37,38 @@ static double dur(const struct mc_sched *s, const struct mc_sched_costs *c, int 
     return c->i[st] + (x->op == MC_SCHED_B ? c->w[st] : 0);
 }
 
+/* The record that does `kind` (0: F, 1: B or I) of each stage and microbatch. */
+static int64_t *who_does(const struct mc_sched *s)
+{
+    int S = mc_sched_stages(s), m = s->microbatches;
+    int64_t *who = calloc((size_t)(2 * S * m), sizeof *who);
+    for (int r = 0; r < s->ranks; r++)
+        for (int64_t k = s->first[r]; k < s->first[r + 1]; k++)
+            if (s->rec[k].op != MC_SCHED_W)
+                who[((s->rec[k].op != MC_SCHED_F) * S + s->place[r * s->chunks + s->rec[k].chunk]) *
+                        m +
+                    s->rec[k].mb] = k;
+    return who;
+}
+
 static double longest_path(const struct mc_sched *s, const struct mc_sched_costs *c)
 {
-    int64_t n = s->first[s->ranks];
+    int S = mc_sched_stages(s), m = s->microbatches;
+    int64_t n = s->first[s->ranks], *who = who_does(s);
     double *end = calloc((size_t)n, sizeof *end), last = 0;
     for (int moved = 1; moved;) {
         moved = 0;
         for (int r = 0; r < s->ranks; r++)
             for (int64_t k = s->first[r]; k < s->first[r + 1]; k++) {
                 const struct mc_sched_rec *x = &s->rec[k];
-                int stage = s->place[r * s->chunks + x->chunk];
+                int stage = s->place[r * s->chunks + x->chunk], back = x->op != MC_SCHED_F;
+                int from = back ? stage + 1 : stage - 1;
                 double begin = k > s->first[r] ? end[k - 1] : 0;
-                int want = x->op == MC_SCHED_F ? stage - 1 : stage + 1;
-                for (int q = 0; q < s->ranks && x->op != MC_SCHED_W; q++)
-                    for (int64_t j = s->first[q]; j < s->first[q + 1]; j++) {
-                        const struct mc_sched_rec *y = &s->rec[j];
-                        int forward = x->op == MC_SCHED_F
-                                          ? y->op == MC_SCHED_F
-                                          : y->op == MC_SCHED_B || y->op == MC_SCHED_I;
-                        if (forward && y->mb == x->mb && s->place[q * s->chunks + y->chunk] == want)
-                            begin = fmax(begin, end[j] + (q != r ? c->hop : 0));
-                    }
+                if (x->op != MC_SCHED_W && from >= 0 && from < S) {
+                    int64_t j = who[(back * S + from) * m + x->mb];
+                    int here = j >= s->first[r] && j < s->first[r + 1];
+                    begin = fmax(begin, end[j] + (here ? 0 : c->hop));
+                }
                 double e = begin + dur(s, c, r, x);
                 if (e != end[k])
                     end[k] = e, moved = 1;
@@ -65,6 +76,7 @@ static double longest_path(const struct mc_sched *s, const struct mc_sched_costs
             }
     }
     free(end);
+    free(who);
     return last;
 }
 
@@ -99,37 +111,88 @@ static double makespan(const struct mc_sched *s, const struct mc_sched_costs *c,
     return r.makespan;
 }
 
+/* F, I, W of one rank. */
+static const double g_times[][3] = {{1, 1, 1}, {1, 1, 0.5},      {1, 1.25, 0.75}, {2, 1, 3},
+                                    {1, 2, 2}, {0.5, 1.5, 0.25}, {1, 1, 0.0625}};
+enum { TIMES = sizeof g_times / sizeof *g_times };
+
+struct seen {
+    double makespan, bubble, busy; /* busy: of a rank; all have the same */
+    struct mc_sched_rank_report rank[8];
+};
+
+/* Simulated, and by relaxation. */
+static struct seen both(const struct mc_sched *s, const double t[3])
+{
+    struct seen x = {.busy = s->microbatches * (t[0] + t[1] + t[2])};
+    struct mc_sched_report r = {.rank = x.rank};
+    struct even e;
+    even(&e, t[0], t[1], t[2], s->chunks);
+    assert_int_equal(mc_sched_simulate(s, &e.c, &r, NULL), MC_OK);
+    assert_true(fabs(r.makespan - longest_path(s, &e.c)) < 1e-9 * r.makespan);
+    for (int k = 0; k < s->ranks; k++)
+        assert_true(fabs(x.rank[k].busy - x.busy) < 1e-9 * x.busy);
+    x.makespan = r.makespan;
+    x.bubble = r.bubble;
+    return x;
+}
+
+/* The form: so much time beyond the work of a rank. */
+static void is(const struct mc_sched *s, const struct seen *x, double beyond)
+{
+    if (fabs(x->makespan - x->busy - beyond) > 1e-9 * x->makespan)
+        fail_msg("%s, p %d v %d m %d: %.12g beyond the work %.12g, not %.12g", s->name, s->ranks,
+                 s->chunks, s->microbatches, x->makespan - x->busy, x->busy, beyond);
+    assert_true(fabs(x->bubble - beyond / (x->busy + beyond)) < 1e-12);
+}
+
 static void closed_forms(void **state)
 {
     (void)state;
-    static const double times[][3] = {{1, 1, 1}, {1, 1, 0.5}, {1, 1.25, 0.75}, {2, 1, 3}};
-    for (size_t t = 0; t < sizeof times / sizeof *times; t++)
-        for (int p = 2; p <= 8; p++)
+    for (int p = 2; p <= 8; p++)
+        for (int m = 8; m <= 32; m++) {
+            struct mc_sched *s[3] = {get("gpipe", p, 1, m, NULL, NULL),
+                                     get("one_f_one_b", p, 1, m, NULL, NULL),
+                                     get("zb_h1", p, 1, m, NULL, NULL)};
+            for (int k = 0; k < 3; k++)
+                prove(s[k], 1);
+            for (int t = 0; t < TIMES; t++) {
+                double f = g_times[t][0], i = g_times[t][1], w = g_times[t][2], b = i + w;
+                struct seen x = both(s[0], g_times[t]);
+                is(s[0], &x, (p - 1) * (f + b));
+                assert_true(fabs(x.bubble - (p - 1.0) / (m + p - 1)) < 1e-12);
+                for (int r = 0; r < p; r++)
+                    assert_int_equal(x.rank[r].alive, m);
+                x = both(s[1], g_times[t]);
+                is(s[1], &x, (p - 1) * (f + b));
+                for (int r = 0; r < p; r++)
+                    assert_int_equal(x.rank[r].alive, p - r < m ? p - r : m);
+                x = both(s[2], g_times[t]);
+                if (w <= i && w <= f) /* else W does not fit the gaps */
+                    is(s[2], &x, (p - 1) * (f + i - w));
+                for (int r = 0; r < p; r++)
+                    assert_int_equal(x.rank[r].alive, p);
+            }
+            for (int k = 0; k < 3; k++)
+                mc_sched_destroy(s[k]);
+        }
+}
+
+/* All forwards, then all backwards, chunk by chunk: the pipeline fills and empties in stages that
+ * are a v-th as long, if the first chunk keeps the ranks busy until the first of its microbatches
+ * is round. */
+static void gpipe_of_chunks(void **state)
+{
+    (void)state;
+    for (int p = 2; p <= 8; p++)
+        for (int v = 2; v <= 4; v++)
             for (int m = 8; m <= 32; m += 3) {
-                double f = times[t][0], i = times[t][1], w = times[t][2], b = i + w;
-                struct mc_sched_rank_report rep[8];
-                struct even e;
-                even(&e, f, i, w, 1);
-                struct mc_sched *s = get("gpipe", p, 1, m, NULL, NULL);
-                prove(s, 1);
-                assert_true(fabs(makespan(s, &e.c, rep) - (m + p - 1) * (f + b)) < 1e-9);
-                for (int r = 0; r < p; r++)
-                    assert_int_equal(rep[r].alive, m);
-                mc_sched_destroy(s);
-                s = get("one_f_one_b", p, 1, m, NULL, NULL);
-                prove(s, 1);
-                assert_true(fabs(makespan(s, &e.c, rep) - (m + p - 1) * (f + b)) < 1e-9);
-                for (int r = 0; r < p; r++)
-                    assert_int_equal(rep[r].alive, p - r < m ? p - r : m);
-                mc_sched_destroy(s);
-                s = get("zb_h1", p, 1, m, NULL, NULL);
-                prove(s, 1);
-                double got = makespan(s, &e.c, rep);
-                if (w <= i && w <= f + i && m >= p)
-                    assert_true(fabs(got - (m * (f + b) + (p - 1) * (f + i - w))) < 1e-9);
-                assert_true(fabs(got - longest_path(s, &e.c)) < 1e-9);
-                for (int r = 0; r < p && m >= p; r++)
-                    assert_int_equal(rep[r].alive, p);
+                struct mc_sched *s = get("gpipe", p, v, m, NULL, NULL);
+                for (int t = 0; t < TIMES; t++) {
+                    struct seen x = both(s, g_times[t]);
+                    is(s, &x, (p - 1) * (g_times[t][0] + g_times[t][1] + g_times[t][2]) / v);
+                    assert_int_equal(x.rank[0].alive, v * m);
+                }
                 mc_sched_destroy(s);
             }
 }
@@ -140,16 +203,16 @@ static void interleaved(void **state)
     for (int p = 2; p <= 8; p++)
         for (int v = 1; v <= 4; v++)
             for (int m = p; m <= 32; m += p) {
-                struct mc_sched_rank_report rep[8];
-                struct even e;
-                even(&e, 1, 1, 1, v);
                 struct mc_sched *s = get("interleaved", p, v, m, NULL, NULL);
                 prove(s, 2);
-                double got = makespan(s, &e.c, rep);
-                assert_true(fabs(got - (m * 3.0 + (p - 1) * 3.0 / v)) < 1e-9);
-                for (int r = 0; r < p && m > p; r++) /* p + (p - 1 - 2 r) / v microbatches */
-                    assert_true(fabs((double)rep[r].alive / v - (p + (p - 1.0 - 2 * r) / v)) <
-                                1e-9);
+                for (int t = 0; t < TIMES; t++) {
+                    struct seen x = both(s, g_times[t]);
+                    is(s, &x, (p - 1) * (g_times[t][0] + g_times[t][1] + g_times[t][2]) / v);
+                    assert_true(fabs(x.bubble - (p - 1.0) / (v * m + p - 1)) < 1e-12);
+                    for (int r = 0; r < p && m > p; r++) /* p + (p - 1 - 2 r) / v microbatches */
+                        assert_true(
+                            fabs((double)x.rank[r].alive / v - (p + (p - 1.0 - 2 * r) / v)) < 1e-9);
+                }
                 mc_sched_destroy(s);
             }
     struct mc_err err = {0};
@@ -161,23 +224,41 @@ static void zb_v(void **state)
 {
     (void)state;
     for (int p = 2; p <= 8; p++)
-        for (int m = 1; m <= 32; m += m < 2 * p - 1 ? 1 : 5) {
-            struct mc_sched_rank_report rep[8];
-            struct even e;
-            even(&e, 1, 1, 1, 2);
+        for (int m = 1; m <= 32; m++) {
             struct mc_sched *s = get("zb_v", p, 2, m, NULL, NULL);
             prove(s, 2);
-            double got = makespan(s, &e.c, rep);
-            assert_true(fabs(got - longest_path(s, &e.c)) < 1e-9);
-            if (m >= 2 * p - 1) {
-                assert_true(fabs(got - (m * 3.0 + (p - 1) * 0.5)) < 1e-9);
+            for (int t = 0; t < TIMES; t++) {
+                struct seen x = both(s, g_times[t]);
+                if (t > 0 || m < 2 * p - 1)
+                    continue;
+                is(s, &x, (p - 1) * 0.5);
                 for (int r = 0; r < p; r++) { /* no idle time inside; p microbatches alive */
-                    assert_true(fabs(rep[r].last - rep[r].first - rep[r].busy) < 1e-9);
-                    assert_int_equal(rep[r].alive, 2 * p);
+                    assert_true(fabs(x.rank[r].last - x.rank[r].first - x.rank[r].busy) < 1e-9);
+                    assert_int_equal(x.rank[r].alive, 2 * p);
                 }
             }
             mc_sched_destroy(s);
         }
+}
+
+/* Who wins: 4 ranks, 8 microbatches, as in docs/schedules.md. */
+static void who_wins(void **state)
+{
+    (void)state;
+    static const double cheap[3] = {1, 1, 0.0625}, even_times[3] = {1, 1, 1};
+    struct mc_sched *one = get("one_f_one_b", 4, 1, 8, NULL, NULL),
+                    *two = get("interleaved", 4, 2, 8, NULL, NULL),
+                    *h1 = get("zb_h1", 4, 1, 8, NULL, NULL), *v = get("zb_v", 4, 2, 8, NULL, NULL);
+    assert_true(both(h1, even_times).makespan < both(two, even_times).makespan);
+    assert_true(both(two, even_times).makespan < both(one, even_times).makespan);
+    assert_true(both(v, even_times).makespan < both(h1, even_times).makespan);
+    /* weight gradients that cost next to nothing fill no gaps */
+    assert_true(both(two, cheap).makespan < both(h1, cheap).makespan);
+    assert_true(both(h1, cheap).makespan < both(one, cheap).makespan);
+    mc_sched_destroy(one);
+    mc_sched_destroy(two);
+    mc_sched_destroy(h1);
+    mc_sched_destroy(v);
 }
 
 /* Uneven stages, a hop, every schedule: the run agrees with the longest path. */
@@ -500,8 +581,10 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(closed_forms),
+        cmocka_unit_test(gpipe_of_chunks),
         cmocka_unit_test(interleaved),
         cmocka_unit_test(zb_v),
+        cmocka_unit_test(who_wins),
         cmocka_unit_test(uneven_against_relaxation),
         cmocka_unit_test(each_point_refuses),
         cmocka_unit_test(a_lock_is_told_as_its_circle),
