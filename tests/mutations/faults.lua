@@ -1,7 +1,11 @@
 -- faults.lua - faults of the distributed part: { story, file, text that is there once, what takes its place, layouts that must
--- turn red }. Layouts as tests/dist/matrix.lua takes them; "--chains" are its runs that change their layout.
+-- turn red }. Layouts as tests/dist/matrix.lua takes them, of pipelines as pipes.lua does; "--chains" are their runs that change
+-- their layout.
 local F = {}
-local function fault(story, file, from, to, ...) F[#F + 1] = { story = story, file = file, from = from, to = to, layouts = { ... } } end
+local script = "matrix.lua"
+local function fault(story, file, from, to, ...)
+    F[#F + 1] = { story = story, file = file, from = from, to = to, layouts = { ... }, script = script }
+end
 
 -- ---- tensor and sequence parallel ----
 fault("sequence parallel: gradients of norms are not summed over the parts of the sequence", "core/graph/graph_build.c",

@@ -46,12 +46,12 @@ end
 
 -- Runs the layouts of a fault with the program in hand; what failed, or nil.
 local function red(f)
-    local argv = { "luajit", tree .. "/tests/dist/matrix.lua", mutant, tree .. "/build/release/tests" }
+    local argv = { "luajit", tree .. "/tests/dist/" .. f.script, mutant, tree .. "/build/release/tests" }
     for _, l in ipairs(f.layouts) do argv[#argv + 1] = l end
     for _, o in ipairs { "--reference", sound, "--limit", "30" } do argv[#argv + 1] = o end
     local rc = P.wait(P.spawn(argv, { out = log, err = log .. ".err" }), 300)
     if rc == 0 then return nil end
-    return first_failure(P.read(log) or "") or ("matrix: " .. (P.read(log .. ".err") or ""):sub(1, 200))
+    return first_failure(P.read(log) or "") or (f.script .. ": " .. (P.read(log .. ".err") or ""):sub(1, 200))
 end
 
 local ran = 0
@@ -73,7 +73,7 @@ for _, f in ipairs(faults) do
         end
     end
 end
-P.check(ran >= 20 or pattern ~= "", "only %d faults", ran)
+P.check(ran >= 35 or pattern ~= "", "only %d faults", ran)
 print(("%d faults planted"):format(ran))
 P.sh("rm -rf '" .. tree .. "'")
 P.finish()

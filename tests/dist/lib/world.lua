@@ -12,15 +12,15 @@ local W = { STEPS = 3, SOURCES = 24, SEQ = 16, EOS = 256 }
 
 W.MODELS = {
     -- tied vocabulary of 257 rows (tp divides it nowhere), positions, biases of column and row linears, dropout by logical row
-    gpt2 = "m.models.gpt2 { layers = 2, hidden = 32, heads = 4, ffn = 64, seq = 16, dropout = 0.1, vocab = 257 }",
+    gpt2 = "m.models.gpt2 { layers = %d, hidden = 32, heads = 4, ffn = 64, seq = 16, dropout = 0.1, vocab = 257 }",
     -- untied, grouped queries, a vocabulary that tp divides
-    llama = "m.models.llama { layers = 2, hidden = 64, heads = 8, kv_heads = 4, ffn = 96, seq = 16, vocab = 260 }",
+    llama = "m.models.llama { layers = %d, hidden = 64, heads = 8, kv_heads = 4, ffn = 96, seq = 16, vocab = 260 }",
     -- an odd vocabulary, untied and wider than the tokenizer's, beside a width that is no power of two
-    odd = "m.models.llama { layers = 2, hidden = 40, heads = 4, kv_heads = 4, ffn = 56, seq = 16, vocab = 263 }",
+    odd = "m.models.llama { layers = %d, hidden = 40, heads = 4, kv_heads = 4, ffn = 56, seq = 16, vocab = 263 }",
     -- one key head for all: each rank of tp 2 and 4 has a copy, biases too
-    one_kv = "m.models.llama { layers = 2, hidden = 32, heads = 4, kv_heads = 1, ffn = 64, seq = 16, bias = true, tied = true, vocab = 261 }",
+    one_kv = "m.models.llama { layers = %d, hidden = 32, heads = 4, kv_heads = 1, ffn = 64, seq = 16, bias = true, tied = true, vocab = 261 }",
     -- biases, norms of heads, two key heads, of which at tp 4 each has two owners
-    qwen = "m.models.qwen3 { layers = 2, hidden = 32, heads = 8, kv_heads = 2, head_dim = 8, ffn = 64, seq = 16, bias = true, vocab = 260 }",
+    qwen = "m.models.qwen3 { layers = %d, hidden = 32, heads = 8, kv_heads = 2, head_dim = 8, ffn = 64, seq = 16, bias = true, vocab = 260 }",
 }
 W.NAMES = { "gpt2", "llama", "odd", "one_kv", "qwen" }
 W.DROPS = { gpt2 = true }
@@ -80,8 +80,8 @@ local function tokens_of(source, text)
     return ids
 end
 
--- Writes the data and the recipes below dir.
-function W.write(dir, text)
+-- Writes the data, and the recipes of models with so many layers, below dir.
+function W.write(dir, text, layers)
     os.execute("mkdir -p '" .. dir .. "/data'")
     for s = 1, W.SOURCES do pack(("%s/data/s%02d"):format(dir, s), tokens_of(s, text)) end
     for i, name in ipairs(W.NAMES) do
@@ -93,7 +93,7 @@ function W.write(dir, text)
             end
             local function recipe(suffix, list)
                 write(("%s/%s-%d%s.lua"):format(dir, name, global, suffix),
-                    RECIPE:format(name, W.MODELS[name], table.concat(list, ", "), global, W.STEPS, i % 2 == 0 and "0" or "0.5"))
+                    RECIPE:format(name, W.MODELS[name]:format(layers), table.concat(list, ", "), global, W.STEPS, i % 2 == 0 and "0" or "0.5"))
             end
             recipe("", there)
             recipe("-twin", back)
