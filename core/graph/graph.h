@@ -127,8 +127,9 @@ struct mc_graph_told {
 struct mc_graph_note {
     const char *name, *op, *verb; /* verb: "forward", "backward input", "backward weight", "again":
                                      recomputed; of a sum or copy "forward", "backward" */
-    int tick, layer, nth;         /* nth: of the calls of this name and op in this place */
-    int comm;                     /* a collective */
+    int tick;       /* place among this rank's steps of a microbatch, in the order of the model */
+    int layer, nth; /* nth: of the calls of this name and op in this place */
+    int comm;       /* a collective */
     int64_t begin_ns, end_ns;
     int ntold;
     struct mc_graph_told told[MC_GRAPH_TOLD];

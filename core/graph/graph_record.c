@@ -140,13 +140,29 @@ static struct mc_graph_told *next(struct mc_graph_note *n, const char *what, int
     return to;
 }
 
+/* Tick t's place among all steps of a microbatch, as the model runs them: forward of all parts,
+ * then backward from the last part to the first, a part's weights after its inputs. */
+static int place_in_model(const struct mc_graph *g, int t)
+{
+    const struct mc_gpart *at = mc_graph_part_at(g, t);
+    int n = 0, forward = mc_graph_phase_at(at, t) == MC_PHASE_FORWARD;
+    for (int c = 0; c < g->cfg.nparts; c++) {
+        const struct mc_gpart *p = &g->part[c];
+        if (!forward || p < at)
+            n += p->tick[MC_PHASE_BACKWARD] - p->tick[MC_PHASE_FORWARD];
+        if (!forward && p > at)
+            n += p->tick[MC_NPHASES] - p->tick[MC_PHASE_BACKWARD];
+    }
+    return n + t - at->tick[forward ? MC_PHASE_FORWARD : MC_PHASE_BACKWARD];
+}
+
 void mc_graph_record_begin(const struct mc_graph *g, int t, const struct mc_op_ctx *cx,
                            struct mc_graph_note *n)
 {
     static const char *const verbs[] = {"forward", "backward weight", "backward input"};
     const struct mc_step *s = &g->step[t];
     n->ntold = 0;
-    n->tick = t;
+    n->tick = place_in_model(g, t);
     n->layer = -1;
     n->nth = 0;
     n->comm = 0;
@@ -165,7 +181,7 @@ void mc_graph_record_begin(const struct mc_graph *g, int t, const struct mc_op_c
             n->nth = nth_of(g, s->gnode);
             for (int k = 0; k < gn->nout && s->kind == MC_STEP_VERB; k++) /* I4 */
                 if (s->verb == MC_BACKWARD_INPUT && s->d_out[k] >= 0 &&
-                    g->value[gn->out[k]].uses > 1)
+                    g->value[gn->out[k]].uses != 1) /* several, or the next stage's */
                     tell_value(g, cx, gn->out[k], 1, &s->n.d_out[k], next(n, "d_out", k));
         }
     }

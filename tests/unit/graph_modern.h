@@ -1,4 +1,4 @@
-/* graph_modern.h - a model of the ops that gpt2, llama and the odd one lack, as a call list. */
+/* graph_modern.h - models, as call lists, of the ops that gpt2 and llama lack. */
 #pragma once
 #include "graph_help.h"
 
@@ -74,6 +74,66 @@ MAYBE struct model *modern(int64_t seq)
     num(f, "scale", 0.7);
     call(f, "softcap", "", 1, h, 0, 0);
     num(f, "cap", 2.5);
+    seal(m);
+    return m;
+}
+
+/* Every op that gpt2 and llama lack, and what is hard for the planner: values used often, twice by
+ * one add, by two steps in a row; outputs of fused linears that go straight into the stream, so
+ * that their gradients are one; a bare linear around which the stream runs; three uses of one
+ * parameter. */
+MAYBE struct model *odd_model(void)
+{
+    const struct sizes s = {2, 12, 2, 2, 6, 12, 31, 7};
+    struct model *m = model_new(&s);
+    struct fn *f = &m->stem;
+    int x, y, a, b, h;
+    call(f, "embedding", "embed", 1, 0, 0, 0);
+    f = &m->block;
+    h = call(f, "layernorm", "n", 1, 0, 0, 0);
+    a = linear(f, "a", h, 12, "none", 1);
+    b = linear(f, "b", h, 12, "none", 1);
+    x = call(f, "add", "", 2, a, b, 0); /* both in one fused pair, their gradient one */
+    x = call(f, "add", "", 2, 0, x, 0);
+    y = call(f, "scale", "", 1, x, 0, 0);
+    num(f, "scale", 1.5);
+    a = call(f, "silu", "", 1, y, 0, 0); /* y is read by two steps in a row and no more */
+    b = call(f, "gelu", "", 1, y, 0, 0);
+    num(f, "erf", 1);
+    a = call(f, "swiglu", "", 2, a, b, 0);
+    b = call(f, "scale", "", 1, a, 0, 0);
+    num(f, "scale", -0.75);
+    b = call(f, "add", "", 2, b, b, 0); /* the same value twice */
+    b = call(f, "add", "", 2, b, h, 0);
+    b = call(f, "relu", "", 1, b, 0, 0); /* of both signs */
+    a = linear(f, "c", a, 12, "none", 0);
+    a = call(f, "add", "", 2, a, h, 0);
+    a = call(f, "add", "", 2, a, b, 0);
+    x = call(f, "add", "", 2, x, a, 0);
+    a = linear(f, "bare", x, 12, "none", 0); /* the gradient it reads is also the one it adds to */
+    x = call(f, "add", "", 2, x, a, 0);
+    a = linear(f, "e", x, 12, "none", 0); /* e is used by rmsnorm and by scale: summed in place */
+    b = linear(f, "f", x, 12, "none", 0);
+    h = call(f, "rmsnorm", "n2", 1, a, 0, 0);
+    y = call(f, "scale", "", 1, a, 0, 0);
+    num(f, "scale", 0.5);
+    b = call(f, "add", "", 2, b, h, 0);
+    a = linear(f, "g", b, 12, "none", 0);
+    h = linear(f, "h", b, 12, "none", 0);
+    a = call(f, "add", "", 2, a, y, 0);
+    a = call(f, "add", "", 2, a, h, 0);
+    a = call(f, "scale", "", 1, a, 0, 0); /* a gradient of its own: scale takes it over from g */
+    num(f, "scale", 0.9);
+    call(f, "add", "", 2, x, a, 0);
+    f = &m->head;
+    h = call(f, "rmsnorm", "final_norm", 1, 0, 0, 0);
+    a = call(f, "linear", "head", 1, h, 0, 0);
+    str(f, "tied", "embed.weight");
+    b = call(f, "linear", "head2", 1, h, 0, 0); /* three uses of the embedding */
+    str(f, "tied", "embed.weight");
+    b = call(f, "scale", "", 1, b, 0, 0);
+    num(f, "scale", 0.5);
+    call(f, "add", "", 2, a, b, 0);
     seal(m);
     return m;
 }

@@ -155,10 +155,55 @@ static void an_error_ends_the_pass_and_stays(void **st)
     mc_free(m);
 }
 
+/* Two stages in one graph, [stem, 0, 1] and [2, head], backward split: a moment of each kind for
+ * each bucket that a stage reads or adds to, the shared table's in both; gradients are done in the
+ * pass over weights alone. */
+static void each_part_has_its_own_moments(void **st)
+{
+    struct model *m = gpt2(&small, 0);
+    struct mc_graph_cfg cfg = whole_cfg(m, MC_GRAPH_TRAIN, 2, 8, 1, 2);
+    static const int reads[2][5] = {{1, 1, 1, 0, 0}, {1, 0, 0, 1, 1}};
+    (void)st;
+    cfg.split = 1;
+    cfg.nparts = 2;
+    cfg.part[1] = cfg.part[0];
+    cfg.part[0].has_head = cfg.part[1].has_stem = 0;
+    cfg.part[0].end_layer = cfg.part[1].first_layer = 2;
+    struct rig r = rig_make(&cfg, NULL);
+    int32_t tokens[16], targets[16];
+    struct mc_microbatch mb = {.b = 2, .t = 8, .tokens = tokens, .targets = targets};
+    double sum = 0;
+    formula_weights(&r);
+    formula_batch(1, 16, 64, tokens, targets);
+    mc_graph_zero_grads(r.g);
+    for (int part = 0; part < 2; part++) {
+        struct log l = {.g = r.g, .refuse = -1, .tick = r.g->part[part].tick[0]};
+        const struct mc_graph_watch w = {.arg = &l, .need = need, .done = done};
+        static const int none[5] = {0};
+        int slot = mc_graph_slot(r.g, part, 1);
+        mb.watch = &w;
+        pass_ok(mc_graph_forward(r.g, slot, &mb, 1, &sum, NULL));
+        assert_memory_equal(l.needed, reads[part], sizeof none);
+        pass_ok(mc_graph_backward_input(r.g, slot, &mb, 1, 1, NULL));
+        assert_memory_equal(l.done, none, sizeof none);
+        r.g->probe = probe;
+        r.g->probe_arg = &l;
+        pass_ok(mc_graph_backward_weight(r.g, slot, &mb, 1, 1, NULL));
+        assert_memory_equal(l.needed, reads[part], sizeof none);
+        assert_memory_equal(l.done, reads[part], sizeof none);
+        r.g->probe = NULL;
+    }
+    for (int b = 0; b < 5; b++)
+        assert_int_equal(mc_graph_bucket_parts(r.g, b), b == 0 ? 2 : 1);
+    rig_close(&r);
+    mc_free(m);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(buckets_cover_the_flat_buffer),
                                        cmocka_unit_test(a_watch_is_told_in_time_and_once),
+                                       cmocka_unit_test(each_part_has_its_own_moments),
                                        cmocka_unit_test(an_error_ends_the_pass_and_stays)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

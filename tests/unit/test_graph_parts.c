@@ -4,396 +4,10 @@
  * The reference is the whole model in one unsplit graph, microbatch after microbatch. Beside it the
  * same model is cut at every set of layer boundaries, its stages are dealt out to graphs (one each,
  * all in one, two that alternate, a V), and ops run in random orders that a schedule might have:
- * forwards, then backwards or inputs and, anywhere later but ascending, weights. What passes
- * between stages is copied by hand. Before every call all of temp is NaN, and so is a slot when its
- * microbatch is done, so that nothing can be read that the plan did not keep. Losses of each
+ * forwards, then backwards or inputs and, anywhere later but ascending, weights. Losses of each
  * microbatch, squares of the stream and every gradient must have the reference's bits. */
-#include "../support/comm_threads.h"
-#include "mesh_models.h"
-
-enum { MB = 3, B = 2, STAGES = 6, MAX_ROWS = 8 * 11 };
-
-enum deal { OWN, ONE, ALTERNATE, VEE, NDEALS };
-struct job {
-    const struct model *m;
-    unsigned
-        cuts; /* bit l: between layer l - 1 and l; 0: behind the stem; layers: before the head */
-    enum deal deal;
-    int split, slots, tp;
-    uint64_t seed; /* of the order */
-};
-struct run {
-    double loss[MB], stream[MB][8];
-};
-struct graph_of {
-    struct mc_graph_cfg cfg;
-    struct rig r;
-};
-struct stage {
-    int graph, part, k[MB]; /* k: slot of a microbatch, -1 */
-    char *out[MB], *d_in[MB];
-    int f[MB], i[MB], w[MB]; /* done */
-};
-struct line {
-    const struct job *job;
-    struct graph_of graph[STAGES];
-    struct stage stage[STAGES];
-    int ngraphs, nstages;
-};
-
-/* -- A microbatch ----------------------------------------------------------------------------- */
-
-struct batch {
-    int64_t t, n;
-    int32_t tokens[MB][MAX_ROWS], targets[MB][MAX_ROWS];
-    int64_t row[MB][MAX_ROWS];
-};
-static void make_batch(struct batch *x, const struct model *m)
-{
-    x->t = m->r.model.seq;
-    x->n = 0;
-    for (int k = 0; k < MB; k++) {
-        x->n += formula_batch(5 + k, B * x->t, m->r.model.vocab, x->tokens[k], x->targets[k]);
-        for (int64_t i = 0; i < B * x->t; i++)
-            x->row[k][i] = (k * B + 40) * x->t + i;
-    }
-}
-static struct mc_microbatch piece_of(const struct batch *x, int k) /* the last is short */
-{
-    return (struct mc_microbatch){.b = k == MB - 1 ? 1 : B,
-                                  .t = x->t,
-                                  .tokens = x->tokens[k],
-                                  .targets = x->targets[k],
-                                  .logical_row = x->row[k]};
-}
-
-/* -- Graphs ----------------------------------------------------------------------------------- */
-
-static mc_status open_graph(struct graph_of *x, const struct mc_mesh *mesh, struct mc_err *err)
-{
-    enum mc_dtype precision = x->cfg.recipe->precision;
-    struct rig *r = &x->r;
-    x->cfg.axis_size[MC_AXIS_TP] = mesh ? mesh->layout.size[MC_AXIS_TP] : 1;
-    x->cfg.coord[MC_AXIS_TP] = mesh ? mesh->coord[MC_AXIS_TP] : 0;
-    MC_TRY(mc_pool_create(1, &r->pool, err));
-    MC_TRY(mc_kern_get(MC_DEVICE_CPU, precision, &r->k, err));
-    MC_TRY(mc_graph_build(&x->cfg, &r->g, err));
-    const struct mc_graph_memory *mem = mc_graph_memory(r->g);
-    r->b = (struct mc_graph_buffers){.params = bytes(mem->params),
-                                     .grads = bytes(mem->grads),
-                                     .extra_grads = bytes(mem->extra_grads),
-                                     .slots = bytes(mem->slots),
-                                     .temp = bytes(mem->temp),
-                                     .tables = bytes(mem->tables),
-                                     .kv = bytes(mem->kv)};
-    r->elem = mc_dtype_size(precision);
-    if (mem->slots)
-        memset(r->b.slots, 0xff, mem->slots);
-    MC_TRY(mc_graph_bind(r->g, r->k, r->pool, &r->b, mesh, err));
-    mc_graph_init_params(r->g, 31, precision, r->b.params);
-    mc_graph_zero_grads(r->g);
-    return MC_OK;
-}
-
-static struct mc_graph_cfg config(const struct job *j, enum mc_graph_mode mode)
-{
-    struct mc_graph_cfg cfg =
-        whole_cfg(j->m, mode, mode == MC_GRAPH_INFER ? 1 : B, j->m->r.model.seq, 1, j->slots);
-    cfg.split = j->split;
-    return cfg;
-}
-
-/* Cuts the model and deals its stages out. */
-static mc_status open_line(struct line *l, const struct job *j, enum mc_graph_mode mode,
-                           const struct mc_mesh *mesh, struct mc_err *err)
-{
-    int layers = (int)j->m->r.model.layers, first = 0;
-    *l = (struct line){.job = j};
-    struct mc_graph_part part[STAGES];
-    for (int at = 0; at <= layers + 1; at++) {
-        int end = at > layers ? layers : at, head = at > layers;
-        if (!head && !(j->cuts >> at & 1))
-            continue;
-        part[l->nstages] = (struct mc_graph_part){.first_layer = first,
-                                                  .end_layer = end,
-                                                  .has_stem = l->nstages == 0,
-                                                  .has_head = head,
-                                                  .slots = j->slots};
-        l->nstages++;
-        first = end;
-    }
-    for (int s = 0; s < l->nstages; s++) {
-        int half = (l->nstages + 1) / 2;
-        int g = j->deal == OWN         ? s
-                : j->deal == ONE       ? 0
-                : j->deal == ALTERNATE ? s % 2
-                : s < half             ? s
-                                       : l->nstages - 1 - s;
-        struct mc_graph_cfg *c = &l->graph[g].cfg;
-        if (c->nparts == 0) {
-            *c = config(j, mode);
-            c->nparts = 0;
-        }
-        l->stage[s].graph = g;
-        l->stage[s].part = c->nparts;
-        c->part[c->nparts++] = part[s];
-        l->ngraphs = g >= l->ngraphs ? g + 1 : l->ngraphs;
-        memset(l->stage[s].k, -1, sizeof l->stage[s].k);
-    }
-    for (int g = 0; g < l->ngraphs; g++)
-        MC_TRY(open_graph(&l->graph[g], mesh, err));
-    for (int s = 0; s < l->nstages; s++)
-        for (int k = 0; k < MB; k++) {
-            size_t n = (size_t)(B * j->m->r.model.seq * j->m->r.model.hidden) * 8;
-            l->stage[s].out[k] = mc_alloc(n, "test");
-            l->stage[s].d_in[k] = mc_alloc(n, "test");
-        }
-    return MC_OK;
-}
-
-static void close_line(struct line *l)
-{
-    for (int g = 0; g < l->ngraphs; g++)
-        if (l->graph[g].r.pool)
-            rig_close(&l->graph[g].r);
-    for (int s = 0; s < l->nstages; s++)
-        for (int k = 0; k < MB; k++) {
-            mc_free(l->stage[s].out[k]);
-            mc_free(l->stage[s].d_in[k]);
-        }
-}
-
-/* -- Ops of a schedule ------------------------------------------------------------------------ */
-
-static struct rig *rig_of(struct line *l, int s)
-{
-    return &l->graph[l->stage[s].graph].r;
-}
-
-static void spoil_temp(struct rig *r)
-{
-    if (mc_graph_memory(r->g)->temp)
-        memset(r->b.temp, 0xff, mc_graph_memory(r->g)->temp);
-}
-
-/* An edge of the stage is filled from, or told to, host memory. */
-static void move_edge(struct line *l, int s, int slot, enum mc_graph_edge e, char *host, int fills,
-                      const struct mc_microbatch *mb)
-{
-    struct rig *r = rig_of(l, s);
-    char *at = mc_graph_edge(r->g, slot, e);
-    size_t n = (size_t)mc_graph_edge_count(r->g, mb->b, mb->t) * r->elem;
-    if (n > 0)
-        memcpy(fills ? at : host, fills ? host : at, n);
-}
-
-static mc_status forward(struct line *l, int s, int k, int free_slot,
-                         const struct mc_microbatch *mb, struct run *out, struct mc_err *err)
-{
-    struct stage *x = &l->stage[s];
-    struct rig *r = rig_of(l, s);
-    int slot = mc_graph_slot(r->g, x->part, free_slot);
-    double loss = 0;
-    x->k[k] = free_slot;
-    x->f[k] = 1;
-    spoil_temp(r);
-    if (s > 0)
-        move_edge(l, s, slot, MC_EDGE_IN, l->stage[s - 1].out[k], 1, mb);
-    mc_graph_gauge(r->g, out->stream[k]);
-    MC_TRY(mc_graph_forward(r->g, slot, mb, 7, &loss, err));
-    if (s < l->nstages - 1)
-        move_edge(l, s, slot, MC_EDGE_OUT, x->out[k], 0, mb);
-    else
-        out->loss[k] = loss;
-    return MC_OK;
-}
-
-static void leave_slot(struct line *l, int s, int k)
-{
-    struct rig *r = rig_of(l, s);
-    struct mc_gpart *p = &r->g->part[l->stage[s].part];
-    if (p->slot_bytes)
-        memset((char *)r->b.slots + p->slots_offset + (size_t)l->stage[s].k[k] * p->slot_bytes,
-               0xff, p->slot_bytes);
-    l->stage[s].k[k] = -1;
-}
-
-/* both: inputs and weights in one call. */
-static mc_status backward(struct line *l, int s, int k, int both, const struct mc_microbatch *mb,
-                          double scale, struct mc_err *err)
-{
-    struct stage *x = &l->stage[s];
-    struct rig *r = rig_of(l, s);
-    int slot = mc_graph_slot(r->g, x->part, x->k[k]);
-    spoil_temp(r);
-    if (s < l->nstages - 1)
-        move_edge(l, s, slot, MC_EDGE_D_OUT, l->stage[s + 1].d_in[k], 1, mb);
-    MC_TRY((both ? mc_graph_backward : mc_graph_backward_input)(r->g, slot, mb, 7, scale, err));
-    if (s > 0)
-        move_edge(l, s, slot, MC_EDGE_D_IN, x->d_in[k], 0, mb);
-    x->i[k] = 1;
-    x->w[k] = both;
-    if (both)
-        leave_slot(l, s, k);
-    return MC_OK;
-}
-
-static mc_status weights(struct line *l, int s, int k, const struct mc_microbatch *mb, double scale,
-                         struct mc_err *err)
-{
-    struct rig *r = rig_of(l, s);
-    spoil_temp(r);
-    MC_TRY(mc_graph_backward_weight(r->g, mc_graph_slot(r->g, l->stage[s].part, l->stage[s].k[k]),
-                                    mb, 7, scale, err));
-    l->stage[s].w[k] = 1;
-    leave_slot(l, s, k);
-    return MC_OK;
-}
-
-static int free_slot(const struct line *l, int s)
-{
-    for (int k = 0; k < l->job->slots; k++) {
-        int taken = 0;
-        for (int m = 0; m < MB; m++)
-            taken |= l->stage[s].k[m] == k;
-        if (!taken)
-            return k;
-    }
-    return -1;
-}
-
-/* What could run now: op 0 F, 1 B or I, 2 W. Accumulation ascends; forwards do where slots are
- * few, lest all wait. */
-static int ready(const struct line *l, int s, int k, int op)
-{
-    const struct stage *x = &l->stage[s];
-    if (op == 0)
-        return !x->f[k] && (s == 0 || l->stage[s - 1].f[k]) && free_slot(l, s) >= 0 &&
-               (l->job->slots >= MB || k == 0 || x->f[k - 1]);
-    if (op == 1)
-        return x->f[k] && !x->i[k] && (s == l->nstages - 1 || l->stage[s + 1].i[k]) &&
-               (k == 0 || (l->job->split && l->job->slots >= MB) || x->i[k - 1]);
-    return x->i[k] && !x->w[k] && (k == 0 || x->w[k - 1]);
-}
-
-/* All ops in an order drawn from the job's seed. On a mesh every rank draws the same. */
-static mc_status run_line(struct line *l, const struct batch *x, struct run *out,
-                          struct mc_err *err)
-{
-    uint64_t draw = l->job->seed;
-    int left = l->nstages * MB * 2;
-    while (left > 0) {
-        int can[STAGES * MB * 3], n = 0;
-        for (int i = 0; i < l->nstages * MB * 3; i++)
-            if (ready(l, i / 3 / MB, i / 3 % MB, i % 3))
-                can[n++] = i;
-        MC_ASSERT(n > 0);
-        int i = can[mix(draw++) % (uint64_t)n], s = i / 3 / MB, k = i / 3 % MB;
-        struct mc_microbatch mb = piece_of(x, k);
-        /* a split graph runs both at once now and then, where that ascends */
-        int both = !l->job->split || (mix(draw++) % 4 == 0 && (k == 0 || l->stage[s].w[k - 1]));
-        if (i % 3 == 0)
-            MC_TRY(forward(l, s, k, free_slot(l, s), &mb, out, err));
-        else if (i % 3 == 1)
-            MC_TRY(backward(l, s, k, both, &mb, 1.0 / (double)x->n, err));
-        else
-            MC_TRY(weights(l, s, k, &mb, 1.0 / (double)x->n, err));
-        left -= i % 3 == 0 || l->stage[s].w[k];
-    }
-    for (int g = 0; g < l->ngraphs; g++)
-        for (int b = 0; b < mc_graph_nbuckets(l->graph[g].r.g); b++)
-            MC_TRY(mc_graph_finish_grads(l->graph[g].r.g, b, err));
-    return MC_OK;
-}
-
-static mc_status run_whole(struct rig *r, const struct batch *x, struct run *out,
-                           struct mc_err *err)
-{
-    for (int k = 0; k < MB; k++) {
-        struct mc_microbatch mb = piece_of(x, k);
-        mc_graph_gauge(r->g, out->stream[k]);
-        MC_TRY(mc_graph_forward(r->g, 0, &mb, 7, &out->loss[k], err));
-        MC_TRY(mc_graph_backward(r->g, 0, &mb, 7, 1.0 / (double)x->n, err));
-    }
-    for (int b = 0; b < mc_graph_nbuckets(r->g); b++)
-        MC_TRY(mc_graph_finish_grads(r->g, b, err));
-    return MC_OK;
-}
-
-/* -- Comparison ------------------------------------------------------------------------------- */
-
-static const struct mc_param *named(const struct mc_graph *g, const char *name)
-{
-    for (int i = 0; i < mc_graph_nparams(g); i++)
-        if (strcmp(mc_graph_param(g, i)->name, name) == 0)
-            return mc_graph_param(g, i);
-    return NULL;
-}
-
-/* The gradient of p: the stem's, plus that of the head's copy where it has one. */
-static void gradient(const struct line *l, const char *name, size_t wide, char *to)
-{
-    for (int copy = 0; copy < 2; copy++)
-        for (int g = 0; g < l->ngraphs; g++) {
-            const struct mc_param *p = named(l->graph[g].r.g, name);
-            if (!p || (p->elsewhere < 0) != copy)
-                continue;
-            const char *from = (const char *)l->graph[g].r.b.grads + (size_t)p->offset * wide;
-            for (int64_t i = 0; i < p->count && copy; i++)
-                if (wide == 8)
-                    ((double *)(void *)to)[i] += ((const double *)(const void *)from)[i];
-                else
-                    ((float *)(void *)to)[i] += ((const float *)(const void *)from)[i];
-            if (!copy)
-                memcpy(to, from, (size_t)p->count * wide);
-        }
-}
-
-/* "": all bits agree. */
-static void compare(const struct line *l, const struct run *got, const struct rig *ref,
-                    const struct run *want, char why[256])
-{
-    size_t wide = ref->elem < 4 ? 4 : ref->elem;
-    why[0] = 0;
-    for (int k = 0; k < MB; k++) {
-        if (memcmp(&got->loss[k], &want->loss[k], sizeof(double)) != 0)
-            snprintf(why, 256, "loss %d: %.17g, whole %.17g", k, got->loss[k], want->loss[k]);
-        for (int i = 0; i <= l->job->m->r.model.layers; i++)
-            if (memcmp(&got->stream[k][i], &want->stream[k][i], sizeof(double)) != 0)
-                snprintf(why, 256, "stream %d at %d: %.17g, whole %.17g", k, i, got->stream[k][i],
-                         want->stream[k][i]);
-    }
-    for (int i = 0; i < mc_graph_nparams(ref->g) && !why[0]; i++) {
-        const struct mc_param *p = mc_graph_param(ref->g, i);
-        char *sum = mc_alloc((size_t)p->count * wide + 1, "test");
-        gradient(l, p->name, wide, sum);
-        if (memcmp(sum, (const char *)ref->b.grads + (size_t)p->offset * wide,
-                   (size_t)p->count * wide) != 0)
-            snprintf(why, 256, "the gradient of %s", p->name);
-        mc_free(sum);
-    }
-}
-
-/* Every parameter is owned once over the graphs. */
-static int64_t owned(const struct line *l)
-{
-    int64_t n = 0;
-    for (int g = 0; g < l->ngraphs; g++)
-        for (int i = 0; i < mc_graph_nparams(l->graph[g].r.g); i++) {
-            const struct mc_param *p = mc_graph_param(l->graph[g].r.g, i);
-            n += p->owned ? p->count : 0;
-        }
-    return n;
-}
-
-static const char *const deal_name[] = {"own", "one", "alternate", "vee"};
-static void job_name(const struct job *j, char to[200])
-{
-    snprintf(to, 200, "recompute %d %s tp %d sp %d cuts %x %s%s slots %d seed %d",
-             j->m->r.parallel.recompute, mc_dtype_name(j->m->r.precision), j->tp,
-             j->m->r.parallel.sp, j->cuts, deal_name[j->deal], j->split ? " split" : "", j->slots,
-             (int)j->seed);
-}
+#include <stdlib.h>
+#include "graph_line.h"
 
 /* -- One rank --------------------------------------------------------------------------------- */
 
@@ -441,21 +55,45 @@ static void set_recompute(struct model *m, int how)
                  ops[k]);
 }
 
+/* Nothing runs around the block, and what it gives is made in place over a slice of two fused
+ * outputs, its gradient over what comes in: edges must be dense all the same. */
+static struct model *straight(void)
+{
+    const struct sizes s = {2, 12, 2, 2, 6, 12, 31, 7};
+    struct model *m = model_new(&s);
+    struct fn *f = &m->block;
+    int a, b, h;
+    call(&m->stem, "embedding", "embed", 1, 0, 0, 0);
+    h = call(f, "layernorm", "n", 1, 0, 0, 0);
+    a = linear(f, "a", h, 12, "none", 1);
+    b = linear(f, "b", h, 12, "none", 1);
+    a = call(f, "add", "", 2, a, b, 0);
+    call(f, "scale", "", 1, a, 0, 0);
+    num(f, "scale", 0.9);
+    h = call(&m->head, "rmsnorm", "final_norm", 1, 0, 0, 0);
+    linear(&m->head, "head", h, 31, "column", 0);
+    seal(m);
+    return m;
+}
+
+enum { MODELS = MESH_MODELS + 4 };
 static struct model *one_of(int i, const char **name)
 {
     static const struct sizes three = {3, 18, 3, 1, 6, 22, 31, 7};
+    static const char *const names[] = {"modern", "straight", "gpt2 of 3", "llama of 3"};
     if (i < MESH_MODELS) {
         *name = mesh_names[i];
         return mesh_models[i]();
     }
-    *name = i == MESH_MODELS ? "modern" : i == MESH_MODELS + 1 ? "gpt2 of 3" : "llama of 3";
-    return i == MESH_MODELS ? modern(11) : i == MESH_MODELS + 1 ? gpt2(&three, 0.2) : llama(&three);
+    i -= MESH_MODELS;
+    *name = names[i];
+    return i == 0 ? modern(11) : i == 1 ? straight() : i == 2 ? gpt2(&three, 0.2) : llama(&three);
 }
 
 static void cut_at_every_boundary(int split)
 {
     uint64_t jobs = 0;
-    for (int i = 0; i < MESH_MODELS + 3; i++)
+    for (int i = 0; i < MODELS; i++)
         for (int recompute = 0; recompute <= MC_RECOMPUTE_OPS; recompute++)
             for (int dtype = 0; dtype < 3; dtype++) {
                 static const enum mc_dtype dtypes[] = {MC_F32, MC_F64, MC_BF16};
@@ -498,11 +136,387 @@ static void a_split_backward_gives_the_bits_of_the_whole(void **st)
     cut_at_every_boundary(1);
 }
 
+/* -- A mesh ----------------------------------------------------------------------------------- */
+
+struct cell {
+    struct model *m;
+    int split, jobs[RANKS];
+    char why[RANKS][1800];
+};
+
+static mc_status mesh_jobs(struct cell *c, struct mc_mesh *mesh, struct whole *w,
+                           struct mc_err *err)
+{
+    struct job j = {.m = c->m, .slots = 1, .tp = RANKS};
+    char why[256], name[200];
+    w->g.cfg = config(&j, MC_GRAPH_TRAIN);
+    make_batch(&w->batch, c->m);
+    MC_TRY(open_graph(&w->g, mesh, err));
+    MC_TRY(run_whole(&w->g.r, &w->batch, &w->run, err));
+    for (unsigned cuts = 0; cuts < 2u << c->m->r.model.layers; cuts++) {
+        struct line l;
+        struct run run = {0};
+        j.cuts = cuts;
+        j.deal = (enum deal)(cuts % NDEALS);
+        j.split = c->split;
+        j.slots = 1 + (int)(cuts % 3);
+        j.seed = 77 * cuts;
+        mc_status st = open_line(&l, &j, MC_GRAPH_TRAIN, mesh, err);
+        if (st == MC_OK)
+            st = run_line(&l, &w->batch, &run, err);
+        if (st == MC_OK)
+            compare(&l, &run, &w->g.r, &w->run, why);
+        close_line(&l);
+        MC_TRY(st);
+        job_name(&j, name);
+        if (why[0])
+            return mc_err_set(err, MC_E_BUG, "%s: %s", name, why);
+        c->jobs[mesh->rank]++;
+    }
+    return MC_OK;
+}
+
+static void mesh_rank(struct mc_mesh *mesh, void *arg)
+{
+    struct cell *c = arg;
+    struct mc_err err = {0};
+    struct whole *w = mc_alloc(sizeof *w, "test");
+    if (mesh_jobs(c, mesh, w, &err) != MC_OK) {
+        snprintf(c->why[mesh->rank], sizeof c->why[0], "%s", err.msg);
+        mesh->axis[MC_AXIS_TP]->ops->abort(mesh->axis[MC_AXIS_TP]);
+    }
+    if (w->g.r.pool)
+        rig_close(&w->g.r);
+    mc_free(w);
+}
+
+/* Two ranks of tp, with and without sequence parallelism: the same bits as the whole on that mesh.
+ */
+static void a_mesh_changes_nothing_about_it(void **st)
+{
+    const int size[MC_NAXES] = {RANKS, 1, 1, 1, 1};
+    (void)st;
+    for (int i = 0; i < MODELS; i++)
+        for (int k = 0; k < 12; k++) {
+            const char *name;
+            struct cell c = {.m = one_of(i, &name), .split = k & 1};
+            struct mc_layout l;
+            struct mc_err err = {0};
+            c.m->r.precision = k % 4 < 2 ? MC_F32 : MC_BF16;
+            c.m->r.parallel.sp = k / 2 & 1;
+            set_recompute(c.m, k / 4);
+            if (c.m->r.model.heads % RANKS == 0) {
+                check_ok(mc_layout_init(&l, MC_ORDER_DEFAULT, size, RANKS, &err), &err);
+                check_ok(mc_test_mesh(&l, deadline, mesh_rank, &c, &err), &err);
+                for (int r = 0; r < RANKS; r++)
+                    if (c.why[r][0])
+                        fail_msg("%s rank %d: %s", name, r, c.why[r]);
+                assert_int_equal(c.jobs[0], 2 << c.m->r.model.layers);
+            }
+            mc_free(c.m);
+        }
+}
+
+/* -- Forward alone ---------------------------------------------------------------------------- */
+
+static void evaluation_in_stages_gives_the_same_bits(void **st)
+{
+    (void)st;
+    for (int i = 0; i < MODELS; i++) {
+        const char *name;
+        struct model *m = one_of(i, &name);
+        struct job j = {.m = m, .slots = 1, .tp = 1};
+        struct whole w = {.g.cfg = config(&j, MC_GRAPH_EVAL)};
+        struct mc_err err = {0};
+        make_batch(&w.batch, m);
+        check_ok(open_graph(&w.g, NULL, &err), &err);
+        for (unsigned cuts = 0; cuts < 2u << m->r.model.layers; cuts++) {
+            struct line l;
+            struct run run = {0};
+            j.cuts = cuts;
+            j.deal = (enum deal)(cuts % NDEALS);
+            check_ok(open_line(&l, &j, MC_GRAPH_EVAL, NULL, &err), &err);
+            for (int k = 0; k < MB; k++) {
+                struct mc_microbatch mb = piece_of(&w.batch, k);
+                double loss = 0;
+                check_ok(mc_graph_forward(w.g.r.g, 0, &mb, 0, &loss, &err), &err);
+                for (int s = 0; s < l.nstages; s++)
+                    check_ok(forward(&l, s, k, 0, &mb, &run, &err), &err);
+                assert_memory_equal(&loss, &run.loss[k], sizeof loss);
+            }
+            for (int g = 0; g < l.ngraphs; g++)
+                assert_int_equal(mc_graph_memory(l.graph[g].r.g)->slots, 0);
+            close_line(&l);
+        }
+        rig_close(&w.g.r);
+        mc_free(m);
+    }
+}
+
+/* A prompt of three tokens, then one by one. */
+static void text_in_stages_is_the_same(void **st)
+{
+    (void)st;
+    for (int i = 0; i < MODELS; i++) {
+        const char *name;
+        struct model *m = one_of(i, &name);
+        struct job j = {.m = m, .slots = 1, .tp = 1};
+        struct whole w = {.g.cfg = config(&j, MC_GRAPH_INFER)};
+        struct mc_err err = {0};
+        make_batch(&w.batch, m);
+        check_ok(open_graph(&w.g, NULL, &err), &err);
+        for (unsigned cuts = 0; cuts < 2u << m->r.model.layers; cuts++) {
+            struct line l;
+            j.cuts = cuts;
+            j.deal = (enum deal)(cuts % NDEALS);
+            check_ok(open_line(&l, &j, MC_GRAPH_INFER, NULL, &err), &err);
+            for (int64_t pos = 0, n = 3; pos + n <= w.batch.t; pos += n, n = 1) {
+                const struct mc_microbatch mb = {.b = 1, .t = n};
+                const int32_t *tokens = w.batch.tokens[0] + pos;
+                const void *want = infer(w.g.r.g, tokens, n, pos), *got = NULL;
+                for (int s = 0; s < l.nstages; s++) {
+                    struct rig *r = rig_of(&l, s);
+                    int part = l.stage[s].part, slot = mc_graph_slot(r->g, part, 0);
+                    spoil_temp(r);
+                    if (s > 0)
+                        move_edge(&l, s, slot, MC_EDGE_IN, l.stage[s - 1].out[0], 1, &mb);
+                    check_ok(mc_graph_infer_part(r->g, part, tokens, n, pos, &got, &err), &err);
+                    if (s < l.nstages - 1)
+                        move_edge(&l, s, slot, MC_EDGE_OUT, l.stage[s].out[0], 0, &mb);
+                }
+                assert_memory_equal(got, want, (size_t)m->r.model.vocab * w.g.r.elem);
+            }
+            close_line(&l);
+        }
+        rig_close(&w.g.r);
+        mc_free(m);
+    }
+}
+
+/* -- What a record tells ---------------------------------------------------------------------- */
+
+enum { NOTES = 400 };
+struct notes {
+    int n;
+    struct mc_graph_note note[NOTES];
+};
+static void keep_note(void *arg, const struct mc_graph_note *n)
+{
+    struct notes *to = arg;
+    if (strcmp(n->op, "copy") == 0) /* a cut or a split may need one more */
+        return;
+    assert_true(to->n < NOTES);
+    to->note[to->n++] = *n;
+}
+static int by_tick(const void *a, const void *b)
+{
+    return ((const struct mc_graph_note *)a)->tick - ((const struct mc_graph_note *)b)->tick;
+}
+/* The same call, and the same sketches of what it gave. (Of the gradient of an edge the stage's own
+ * record tells more.) */
+static int same_note(const struct mc_graph_note *whole, const struct mc_graph_note *b)
+{
+    int same = strcmp(whole->name, b->name) == 0 && strcmp(whole->op, b->op) == 0 &&
+               strcmp(whole->verb, b->verb) == 0 && whole->layer == b->layer &&
+               whole->nth == b->nth;
+    for (int k = 0; k < whole->ntold && same; k++) {
+        same = 0;
+        for (int i = 0; i < b->ntold; i++)
+            same |= strcmp(whole->told[k].what, b->told[i].what) == 0 &&
+                    whole->told[k].k == b->told[i].k &&
+                    memcmp(&whole->told[k].is, &b->told[i].is, sizeof b->told[i].is) == 0;
+    }
+    return same;
+}
+
+/* In the order of the model where backward is not split; split, the same calls. */
+static void a_record_of_stages_is_that_of_the_whole(void **st)
+{
+    struct notes *want = mc_alloc(sizeof *want, "test"), *got = mc_alloc(sizeof *got, "test");
+    (void)st;
+    for (int i = 0; i < MODELS; i++) {
+        const char *name;
+        struct model *m = one_of(i, &name);
+        struct whole w;
+        struct mc_err err = {0};
+        open_whole(&w, m);
+        struct mc_graph_record record = {.arg = want, .sketch = 1, .step = keep_note};
+        struct mc_microbatch mb = piece_of(&w.batch, 0);
+        double loss = 0;
+        want->n = 0;
+        mc_graph_zero_grads(w.g.r.g);
+        mc_graph_record(w.g.r.g, &record);
+        check_ok(mc_graph_forward(w.g.r.g, 0, &mb, 7, &loss, &err), &err);
+        check_ok(mc_graph_backward(w.g.r.g, 0, &mb, 7, 1, &err), &err);
+        record.arg = got;
+        for (unsigned cuts = 0; cuts < 4u << m->r.model.layers; cuts++) {
+            struct job j = {.m = m, .cuts = cuts / 2, .deal = ONE, .split = cuts & 1, .slots = 1};
+            struct line l;
+            struct run run = {0};
+            check_ok(open_line(&l, &j, MC_GRAPH_TRAIN, NULL, &err), &err);
+            got->n = 0;
+            mc_graph_record(l.graph[0].r.g, &record);
+            for (int s = 0; s < l.nstages; s++)
+                check_ok(forward(&l, s, 0, 0, &mb, &run, &err), &err);
+            for (int s = l.nstages - 1; s >= 0; s--)
+                check_ok(backward(&l, s, 0, 1, &mb, 1, &err), &err);
+            close_line(&l);
+            assert_int_equal(got->n, want->n);
+            qsort(got->note, (size_t)got->n, sizeof got->note[0], by_tick);
+            for (int k = 0; k < want->n; k++) {
+                int at = k;
+                if (j.split && want->note[k].name[0])
+                    for (at = 0; at < got->n - 1 && !same_note(&want->note[k], &got->note[at]);)
+                        at++;
+                if ((want->note[k].name[0] || !j.split) &&
+                    !same_note(&want->note[k], &got->note[at]))
+                    fail_msg("%s cuts %x split %d: %s %s of %s, note %d", name, j.cuts, j.split,
+                             want->note[k].op, want->note[k].verb, want->note[k].name, k);
+            }
+        }
+        rig_close(&w.g.r);
+        mc_free(m);
+    }
+    mc_free(want);
+    mc_free(got);
+}
+
+/* -- What is there, and what is refused ------------------------------------------------------- */
+
+static void the_stem_and_the_head_have_no_edges_there(void **st)
+{
+    struct model *m = gpt2_even();
+    struct job j = {.m = m, .cuts = 2, .deal = OWN, .split = 1, .slots = 2, .tp = 1};
+    struct line l;
+    struct mc_err err = {0};
+    (void)st;
+    check_ok(open_line(&l, &j, MC_GRAPH_TRAIN, NULL, &err), &err);
+    for (int e = MC_EDGE_IN; e <= MC_EDGE_D_IN; e++) {
+        int first = e == MC_EDGE_OUT || e == MC_EDGE_D_OUT;
+        assert_int_equal(mc_graph_edge(l.graph[0].r.g, 1, (enum mc_graph_edge)e) != NULL, first);
+        assert_int_equal(mc_graph_edge(l.graph[1].r.g, 1, (enum mc_graph_edge)e) != NULL, !first);
+    }
+    assert_int_equal(mc_graph_edge_count(l.graph[0].r.g, 2, 5), 2 * 5 * 24);
+    /* the table is the stem's; the head has a copy */
+    const struct mc_param *own = named(l.graph[0].r.g, "embed.weight"),
+                          *copy = named(l.graph[1].r.g, "embed.weight");
+    assert_int_equal(own->elsewhere, 1);
+    assert_int_equal(own->owned, 1);
+    assert_int_equal(copy->elsewhere, -1);
+    assert_int_equal(copy->owned, 0);
+    assert_int_equal(copy->cls, own->cls);
+    assert_memory_equal((char *)l.graph[0].r.b.params + (size_t)own->offset * 8,
+                        (char *)l.graph[1].r.b.params + (size_t)copy->offset * 8,
+                        (size_t)own->count * 8);
+    assert_int_equal(named(l.graph[0].r.g, "pos.weight")->elsewhere, 0);
+    close_line(&l);
+    mc_free(m);
+}
+
+static void must_refuse(const struct mc_graph_cfg *cfg, const char *says)
+{
+    struct mc_graph *g;
+    struct mc_err err = {0};
+    assert_int_equal(mc_graph_build(cfg, &g, &err), MC_E_RECIPE);
+    if (!strstr(err.msg, says))
+        fail_msg("\"%s\" does not say \"%s\"", err.msg, says);
+}
+
+static void what_cannot_be_a_stage_is_refused(void **st)
+{
+    struct model *m = llama_gqa();
+    struct mc_graph_cfg cfg = whole_cfg(m, MC_GRAPH_TRAIN, B, 8, 1, 1), c = cfg;
+    (void)st;
+    c.part[0].has_head = 0; /* the same stage twice */
+    c.part[c.nparts++] = (struct mc_graph_part){.first_layer = 1, .end_layer = 2, .slots = 1};
+    must_refuse(&c, "in the order of the model");
+    c = cfg;
+    c.part[0].first_layer = 1; /* a stem that does not adjoin its layers */
+    must_refuse(&c, "in the order of the model");
+    c = cfg;
+    c.part[0] = (struct mc_graph_part){.first_layer = 1, .end_layer = 1, .slots = 1};
+    must_refuse(&c, "no layer");
+    c = cfg;
+    c.part[0].slots = 0;
+    must_refuse(&c, "no slot");
+    c = cfg;
+    c.nparts = MC_GRAPH_PARTS + 1;
+    must_refuse(&c, "1 to 64");
+    mc_free(m);
+    m = llama_gqa(); /* a block that shares the stem's table: one rank may, a pipeline may not */
+    m->block.n = 0;
+    int h = call(&m->block, "linear", "in", 1, 0, 0, 0);
+    num(&m->block, "out", 64);
+    str(&m->block, "tied", "embed.weight");
+    linear(&m->block, "back", h, 32, "none", 0);
+    seal(m);
+    cfg = whole_cfg(m, MC_GRAPH_TRAIN, B, 8, 1, 1);
+    struct mc_graph *g;
+    struct mc_err err = {0};
+    check_ok(mc_graph_build(&cfg, &g, &err), &err);
+    mc_graph_destroy(g);
+    cfg.part[0].has_stem = 0;
+    cfg.part[0].first_layer = 1;
+    must_refuse(&cfg, "only the head can share");
+    mc_free(m);
+    m = gpt2_even(); /* a head that shares a layer's */
+    m->block.call[5].attr[0].num = 24;
+    for (int i = 0; i < m->head.n; i++)
+        for (int k = 0; k < m->head.call[i].nattrs; k++)
+            if (strcmp(m->head.call[i].attr[k].key, "tied") == 0)
+                strcpy(m->head.call[i].attr[k].str, "layers.0.mlp.up.weight");
+    cfg = whole_cfg(m, MC_GRAPH_TRAIN, B, 8, 1, 1);
+    cfg.part[0].has_stem = 0;
+    cfg.part[0].first_layer = 1;
+    must_refuse(&cfg, "only one of the stem's");
+    mc_free(m);
+}
+
+/* A part's slot is as large as its own plan; slots are numbered over the parts. */
+static void slots_are_of_their_parts(void **st)
+{
+    struct model *m = gpt2_even();
+    struct mc_graph_cfg cfg = whole_cfg(m, MC_GRAPH_TRAIN, B, 8, 1, 3);
+    struct mc_graph *g[3];
+    struct mc_err err = {0};
+    (void)st;
+    cfg.part[0].end_layer = 1;
+    cfg.part[0].has_head = 0;
+    check_ok(mc_graph_build(&cfg, &g[0], &err), &err);
+    cfg.part[0] =
+        (struct mc_graph_part){.first_layer = 1, .end_layer = 2, .has_head = 1, .slots = 2};
+    check_ok(mc_graph_build(&cfg, &g[1], &err), &err);
+    cfg.part[1] = cfg.part[0];
+    cfg.part[0] = (struct mc_graph_part){.end_layer = 1, .has_stem = 1, .slots = 3};
+    cfg.nparts = 2;
+    check_ok(mc_graph_build(&cfg, &g[2], &err), &err);
+    const struct mc_graph_memory *a = mc_graph_memory(g[0]), *b = mc_graph_memory(g[1]),
+                                 *both = mc_graph_memory(g[2]);
+    assert_true(a->slot != b->slot);
+    assert_int_equal(both->slots, 3 * a->slot + 2 * b->slot);
+    assert_int_equal(both->slot, a->slot > b->slot ? a->slot : b->slot);
+    assert_int_equal(both->temp, a->temp > b->temp ? a->temp : b->temp);
+    assert_int_equal(mc_graph_slot(g[2], 0, 2), 2);
+    assert_int_equal(mc_graph_slot(g[2], 1, 0), 3);
+    assert_true(mc_graph_flops(g[2], 2, 8) ==
+                mc_graph_flops(g[0], 2, 8) + mc_graph_flops(g[1], 2, 8));
+    for (int i = 0; i < 3; i++)
+        mc_graph_destroy(g[i]);
+    mc_free(m);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(stages_give_the_bits_of_the_whole),
         cmocka_unit_test(a_split_backward_gives_the_bits_of_the_whole),
+        cmocka_unit_test(a_mesh_changes_nothing_about_it),
+        cmocka_unit_test(evaluation_in_stages_gives_the_same_bits),
+        cmocka_unit_test(text_in_stages_is_the_same),
+        cmocka_unit_test(a_record_of_stages_is_that_of_the_whole),
+        cmocka_unit_test(the_stem_and_the_head_have_no_edges_there),
+        cmocka_unit_test(what_cannot_be_a_stage_is_refused),
+        cmocka_unit_test(slots_are_of_their_parts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
