@@ -27,6 +27,12 @@ enum kind { ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER, BROADCAST, ALL_TO_ALL, BARRI
 static const char *const names[] = {"all_reduce", "reduce_scatter", "all_gather", "broadcast",
                                     "all_to_all", "barrier",        "send",       "recv"};
 
+static _Atomic int64_t g_calls; /* of the allocator */
+int64_t mc_comm_threads_calls(void)
+{
+    return g_calls;
+}
+
 struct call { /* what one member says */
     enum kind kind;
     enum mc_dtype dtype;
@@ -162,6 +168,7 @@ static mc_status begin(struct mc_comm *c, const struct call *call, const void *i
         m->largest = bytes;
     if (m->largest > i->room) {
         mc_free(i->data);
+        g_calls++;
         i->data = mc_alloc(m->largest, "test: inputs of a call");
         i->room = i->data ? m->largest : 0;
         if (!i->data)
@@ -422,7 +429,11 @@ static struct message *fresh(struct group *g, size_t bytes)
     if (x)
         *at = x->next;
     pthread_mutex_unlock(&g->lock);
-    if (!x && (x = mc_alloc(sizeof *x + bytes, "test: message")))
+    if (x)
+        return x;
+    g_calls++;
+    x = mc_alloc(sizeof *x + bytes, "test: message");
+    if (x)
         x->room = bytes;
     return x;
 }

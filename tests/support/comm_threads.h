@@ -14,3 +14,5 @@ mc_status mc_comm_threads_create(const char *name, int size, int64_t deadline_ns
  * started. */
 mc_status mc_test_mesh(const struct mc_layout *layout, int64_t deadline_ns,
                        void (*fn)(struct mc_mesh *mesh, void *arg), void *arg, struct mc_err *err);
+/* How often the threads' copies of what they exchange called the allocator so far. */
+int64_t mc_comm_threads_calls(void);
