@@ -9,6 +9,7 @@
 #include "../base/status.h"
 #include "../data/data.h"
 #include "../data/tokenizer.h"
+#include "../pipe/line.h"
 #include "../plan/check.h"
 #include "../plan/stages.h"
 #include "../recipe/recipe.h"
@@ -115,9 +116,26 @@ mc_status mc_cli_schedule_check(struct mc_cli_recipe *r, struct mc_err *err);
  * -1: there is none. */
 int64_t mc_cli_trace_find(const struct mc_rundir *rd, int64_t step, char dir[1200]);
 /* Times of one microbatch in the pieces of the recipe's model, seconds, from a run's newest traced
- * step. mc_stages_work_drop(work). */
+ * step; dir, step: where it is. mc_stages_work_drop(work). */
 mc_status mc_cli_measured(const char *run, const struct mc_recipe *r, struct mc_stages_work *work,
-                          int64_t *step, struct mc_err *err);
+                          int64_t *step, char dir[1200], struct mc_err *err);
+
+/* ---- traced.c: the pipeline in it ---- */
+struct mc_cli_traced {
+    struct mc_line *line;         /* NULL: a run without a pipeline */
+    const struct mc_sched *sched; /* of the largest replica; NULL: no op ran */
+    double *f, *i, *w; /* [stages] seconds that ops of one microbatch took, waits apart */
+    double first_ms;   /* when the first op began */
+};
+/* dir, step: as mc_cli_trace_find() says. parts: how B is shared by I and W; may be NULL. */
+mc_status mc_cli_traced_open(const char *dir, int64_t step, const struct mc_stages_work *parts,
+                             struct mc_cli_traced *t, struct mc_err *err);
+void mc_cli_traced_close(struct mc_cli_traced *t);
+/* Each line of a rank's trace; MC_E_FORMAT: it has no last one. */
+struct json_t;
+mc_status mc_cli_trace_lines(const char *path,
+                             mc_status (*line)(void *, struct json_t *, struct mc_err *), void *arg,
+                             struct mc_err *err);
 
 /* ---- model.c: RUN|CKPT, alike in eval and generate ---- */
 struct mc_cli_model {

@@ -35,6 +35,8 @@ struct plan_cmd {
     struct mc_train_memory own; /* of `rank` */
     /* pp > 1 */
     int64_t traced;             /* the step that --costs RUN was measured in; 0: not measured */
+    char dir[1200];             /* of its segment */
+    int same_stages;            /* that run was cut alike: its stages' times are these */
     struct mc_stages_work work; /* of pieces, measured or predicted */
     int *cut, proven;
     double *stage_work, *rank_work; /* shares of all work */
@@ -93,7 +95,7 @@ static mc_status cut(struct plan_cmd *c, struct mc_err *err)
     struct mc_err none = {0};
     double given[4];
     if (c->costs && parse_costs(c->costs, given, &none) != MC_OK && mc_sys_exists(c->costs))
-        MC_TRY(mc_cli_measured(c->costs, r, &c->work, &c->traced, err));
+        MC_TRY(mc_cli_measured(c->costs, r, &c->work, &c->traced, c->dir, err));
     else
         MC_TRY(mc_stages_predict(r, &c->work, err));
     MC_TRY(mc_cli_cut(&c->r, &c->work, &c->cut, &c->proven, err));
@@ -105,6 +107,22 @@ static mc_status cut(struct plan_cmd *c, struct mc_err *err)
     mc_stages_sum(&c->work, c->cut, n, t + n, t + 2 * n, t + 3 * n);
     for (int s = 0; s < n; s++)
         t[s] = all > 0 ? (t[n + s] + t[2 * n + s] + t[3 * n + s]) / all : 0;
+    return MC_OK;
+}
+
+/* Where the traced run had these stages, what they took, with all that is around their ops. */
+static mc_status use_stages(struct plan_cmd *c, struct mc_err *err)
+{
+    const struct mc_recipe *r = c->r.recipe;
+    const size_t n = (size_t)mc_stages_count(r);
+    struct mc_cli_traced t;
+    MC_TRY(mc_cli_traced_open(c->dir, c->traced, &c->work, &t, err));
+    c->same_stages = t.line && t.sched && t.line->ranks == r->parallel.pp &&
+                     t.line->chunks == r->parallel.chunks &&
+                     memcmp(t.line->cut, c->cut, (n + 1) * sizeof *c->cut) == 0;
+    if (c->same_stages)
+        memcpy((double *)(uintptr_t)c->cost.f, t.f, 3 * n * sizeof *t.f);
+    mc_cli_traced_close(&t);
     return MC_OK;
 }
 
@@ -120,6 +138,8 @@ static mc_status simulate(struct plan_cmd *c, struct mc_err *err)
     MC_TRY(mc_cli_costs_create(r, c->cut, own ? given : NULL, &c->work, &c->cost, err));
     if (!c->costs)
         scale(&c->cost, mc_stages_count(r));
+    if (c->traced > 0)
+        MC_TRY(use_stages(c, err));
     MC_TRY(mc_cli_schedule(&c->r, counts[n - 1], &c->cost, &c->sched, &depth, err));
     c->cost.depth = depth;
     size_t records = (size_t)c->sched->first[c->sched->ranks];
@@ -233,8 +253,9 @@ static void say_schedule(const struct plan_cmd *c)
            "%.2f %%\n",
            r->parallel.schedule, (long long)c->plan.microbatches, c->sched->ranks, c->sched->chunks,
            c->sched->chunks == 1 ? "" : "s", c->report.makespan, 100 * c->report.bubble);
-    printf("  times     %s\n", c->traced > 0 ? "measured, in seconds"
-                               : c->costs    ? "as given"
+    printf("  times     %s\n", c->same_stages  ? "measured of these stages, in seconds"
+                               : c->traced > 0 ? "measured op by op, in seconds"
+                               : c->costs      ? "as given"
                                           : "predicted from operations, the largest forward = 1");
     printf("  %5s %10s %10s %10s %26s\n", "rank", "busy", "first", "last",
            "most microbatches at once");

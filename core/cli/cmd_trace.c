@@ -2,10 +2,11 @@
  *
  * Writes Chrome's trace event format (JSON object with "traceEvents", complete events "X", times in
  * microseconds), which chrome://tracing and Perfetto open: a process for each rank, in it a track
- * of ops and one of transfers and the last backward. Reads segments/NNN/trace-STEP.RANK.jsonl
- * (core/train/record.c).
+ * of ops and one of transfers and the last backward; of a pipeline one of the schedule's ops, and
+ * under it one of when they would have begun in the simulation, given the times that they took.
+ * Reads segments/NNN/trace-STEP.RANK.jsonl (core/train/record.c).
  *
- * I1  Lines stream from file to file: nothing is kept.
+ * I1  Lines stream from file to file: nothing is kept but the times of a schedule.
  * Memory: one file at a time. Threads: one. */
 #include "cli.h"
 #include "../base/arena.h"
@@ -16,10 +17,19 @@
 
 static const char about[] =
     "Turns the step that train --trace STEP has kept into a timeline for chrome://tracing or\n"
-    "Perfetto: begin and end of each op and each transfer of every rank, on stdout or in --out.";
+    "Perfetto: begin and end of each op and each transfer of every rank, on stdout or in --out.\n"
+    "Of a pipeline also the ops of its schedule, and under them when they would have begun by\n"
+    "simulation, with the times that they took.";
 
-enum { OPS, TRANSFERS };
-#define MAX_FILE ((size_t)1 << 30)
+enum { OPS, TRANSFERS, PIPELINE, PREDICTED };
+
+struct job {
+    struct mc_json *j;
+    struct mc_cli_traced traced;
+    double *start;    /* [records] when each op would begin, seconds; NULL: no pipeline */
+    int rank, member; /* of the file in hand: its rank, its place in the pipeline */
+    int64_t piped;    /* its ops of the schedule */
+};
 
 static double at(json_t *o, const char *key)
 {
@@ -63,23 +73,111 @@ static void event(struct mc_json *j, json_t *o, int rank)
     mc_json_close(j, '}');
 }
 
-static mc_status one_rank(const char *path, int rank, struct mc_json *j, struct mc_err *err)
+static void pipe_event(struct mc_json *j, json_t *o, int rank)
 {
-    char *all;
-    size_t n;
-    int ended = 0;
-    MC_TRY(mc_sys_read_file(path, MAX_FILE, &all, &n, err));
-    for (char *s = all, *end; (end = memchr(s, '\n', n - (size_t)(s - all))); s = end + 1) {
-        json_t *o = json_loadb(s, (size_t)(end - s), 0, NULL);
-        const char *what = text(o, "at");
-        ended |= strcmp(what, "end") == 0;
-        if (strcmp(what, "op") == 0 || strcmp(what, "span") == 0)
-            event(j, o, rank);
-        json_decref(o);
+    char name[80];
+    double input = json_number_value(json_object_get(o, "input")) * 1e3,
+           wait = json_number_value(json_object_get(o, "wait")) * 1e3;
+    snprintf(name, sizeof name, "%s%lld", text(o, "op"),
+             (long long)json_integer_value(json_object_get(o, "mb")));
+    mc_json_open(j, NULL, '{');
+    mc_json_str(j, "ph", "X");
+    mc_json_str(j, "name", name);
+    mc_json_str(j, "cat", "pipeline");
+    mc_json_i64(j, "pid", rank);
+    mc_json_i64(j, "tid", PIPELINE);
+    mc_json_f64(j, "ts", at(o, "begin") + input); /* waits are the gaps between ops */
+    mc_json_f64(j, "dur", at(o, "end") - at(o, "begin") - wait);
+    mc_json_open(j, "args", '{');
+    mc_json_i64(j, "stage", json_integer_value(json_object_get(o, "stage")));
+    mc_json_i64(j, "microbatch", json_integer_value(json_object_get(o, "mb")));
+    mc_json_f64(j, "waited_for_input_ms", input * 1e-3);
+    mc_json_f64(j, "waited_for_room_ms", (wait - input) * 1e-3);
+    mc_json_close(j, '}');
+    mc_json_close(j, '}');
+}
+
+/* What the schedule would have done with the times that its ops took: a track beside what it did.
+ */
+static mc_status predict(const struct mc_cli_traced *t, double **start, struct mc_err *err)
+{
+    const struct mc_sched_costs c = {.f = t->f, .i = t->i, .w = t->w, .depth = t->line->depth};
+    size_t n = (size_t)t->sched->first[t->sched->ranks];
+    *start = mc_alloc(n * sizeof **start, "times of a schedule");
+    if (!*start)
+        return mc_err_set(err, MC_E_NOMEM, "no memory to simulate the schedule");
+    struct mc_sched_report r = {.start = *start};
+    return mc_sched_simulate(t->sched, &c, &r, err);
+}
+
+static double took(const struct mc_cli_traced *t, int op, int stage)
+{
+    return op == MC_SCHED_F   ? t->f[stage]
+           : op == MC_SCHED_I ? t->i[stage]
+           : op == MC_SCHED_W ? t->w[stage]
+                              : t->i[stage] + t->w[stage];
+}
+
+static void predicted_events(struct job *x, int member, int rank)
+{
+    const struct mc_sched *s = x->traced.sched;
+    char name[80];
+    for (int64_t k = s->first[member]; k < s->first[member + 1]; k++) {
+        const struct mc_sched_rec *e = &s->rec[k];
+        int stage = s->place[member * s->chunks + e->chunk];
+        snprintf(name, sizeof name, "%s%d", mc_sched_op_name(e->op), (int)e->mb);
+        mc_json_open(x->j, NULL, '{');
+        mc_json_str(x->j, "ph", "X");
+        mc_json_str(x->j, "name", name);
+        mc_json_str(x->j, "cat", "predicted");
+        mc_json_i64(x->j, "pid", rank);
+        mc_json_i64(x->j, "tid", PREDICTED);
+        mc_json_f64(x->j, "ts", x->traced.first_ms * 1e3 + x->start[k] * 1e6);
+        mc_json_f64(x->j, "dur", took(&x->traced, e->op, stage) * 1e6);
+        mc_json_open(x->j, "args", '{');
+        mc_json_i64(x->j, "stage", stage);
+        mc_json_i64(x->j, "microbatch", e->mb);
+        mc_json_close(x->j, '}');
+        mc_json_close(x->j, '}');
     }
-    mc_free(all);
-    if (!ended)
-        return mc_err_set(err, MC_E_FORMAT, "%s is not whole: its last line is missing", path);
+}
+
+static mc_status on_line(void *arg, json_t *o, struct mc_err *err)
+{
+    struct job *x = arg;
+    const char *what = text(o, "at");
+    (void)err;
+    if (strcmp(what, "head") == 0)
+        x->member = (int)json_integer_value(json_object_get(json_object_get(o, "coord"), "pp"));
+    if (strcmp(what, "op") == 0 || strcmp(what, "span") == 0)
+        event(x->j, o, x->rank);
+    if (strcmp(what, "pipe") == 0) {
+        x->piped++;
+        pipe_event(x->j, o, x->rank);
+    }
+    return MC_OK;
+}
+
+static mc_status one_rank(struct job *x, const char *path, struct mc_err *err)
+{
+    static const char *const names[] = {"ops", "transfers", "pipeline", "pipeline, predicted"};
+    x->member = 0;
+    x->piped = 0;
+    MC_TRY(mc_cli_trace_lines(path, on_line, x, err));
+    const struct mc_sched *s = x->traced.sched;
+    if (s && x->member < s->ranks && x->piped == s->first[x->member + 1] - s->first[x->member])
+        predicted_events(x, x->member, x->rank); /* a smaller replica ran another schedule */
+    for (int k = 0; k < (x->piped ? 4 : 2); k++) {
+        mc_json_open(x->j, NULL, '{');
+        mc_json_str(x->j, "ph", "M");
+        mc_json_str(x->j, "name", "thread_name");
+        mc_json_i64(x->j, "pid", x->rank);
+        mc_json_i64(x->j, "tid", k);
+        mc_json_open(x->j, "args", '{');
+        mc_json_str(x->j, "name", names[k]);
+        mc_json_close(x->j, '}');
+        mc_json_close(x->j, '}');
+    }
     return MC_OK;
 }
 
@@ -105,21 +203,24 @@ int64_t mc_cli_trace_find(const struct mc_rundir *rd, int64_t step, char dir[120
     return -1;
 }
 
-static mc_status make(const struct mc_rundir *rd, int64_t step, struct mc_json *j,
-                      struct mc_err *err)
+static mc_status make(const struct mc_rundir *rd, int64_t step, struct job *x, struct mc_err *err)
 {
+    struct mc_json *j = x->j;
     char dir[1200], path[1300];
     int64_t found = mc_cli_trace_find(rd, step, dir);
     if (found < 0)
         return mc_err_set(err, MC_E_NOTFOUND, "%s: no trace%s; train it with --trace STEP",
                           rd->path, step < 0 ? "" : " of that step");
+    MC_TRY(mc_cli_traced_open(dir, found, NULL, &x->traced, err));
+    if (x->traced.sched)
+        MC_TRY(predict(&x->traced, &x->start, err));
     mc_json_open(j, NULL, '{');
     mc_json_open(j, "traceEvents", '[');
-    for (int r = 0;; r++) {
-        snprintf(path, sizeof path, "%s/trace-%lld.%d.jsonl", dir, (long long)found, r);
+    for (x->rank = 0;; x->rank++) {
+        snprintf(path, sizeof path, "%s/trace-%lld.%d.jsonl", dir, (long long)found, x->rank);
         if (!mc_sys_exists(path))
             break;
-        MC_TRY(one_rank(path, r, j, err));
+        MC_TRY(one_rank(x, path, err));
     }
     mc_json_close(j, ']');
     mc_json_str(j, "displayTimeUnit", "ms");
@@ -151,16 +252,19 @@ int mc_cmd_trace(int argc, char **argv)
     struct mc_err err = {0};
     struct mc_rundir rd = {.lock_fd = -1};
     struct mc_json j;
+    struct job x = {.j = &j};
     mc_json_init_grow(&j);
     mc_status st = mc_rundir_open(run, 0, &rd, &err);
     if (st == MC_OK)
-        st = make(&rd, step, &j, &err);
+        st = make(&rd, step, &x, &err);
     if (st == MC_OK && out)
         st = mc_sys_replace_file(out, j.buf, j.len, &err);
     if (st == MC_OK && !out)
         mc_say_json(&j);
     else
         mc_json_fini(&j);
+    mc_cli_traced_close(&x.traced);
+    mc_free(x.start);
     mc_rundir_close(&rd);
     return st == MC_OK ? 0 : mc_say_error(&err, st);
 }

@@ -16,7 +16,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#define MAX_FILE ((size_t)1 << 30)
 enum { MAX_MICROBATCHES = 1 << 16 };
 
 struct reader {
@@ -47,11 +46,14 @@ static mc_status see(struct reader *r, int64_t mb, double n, struct mc_err *err)
     return MC_OK;
 }
 
-static mc_status op(struct reader *r, json_t *o, struct mc_err *err)
+static mc_status take(void *arg, json_t *o, struct mc_err *err)
 {
+    struct reader *r = arg;
     const char *verb = json_string_value(json_object_get(o, "verb"));
     int64_t layer = json_integer_value(json_object_get(o, "layer"));
     double took = (ms(o, "end") - ms(o, "begin")) * 1e-3;
+    if (strcmp(json_string_value(json_object_get(o, "at")), "op") != 0)
+        return MC_OK;
     if (!verb || layer < -1 || layer > r->work->layers || !(took >= 0))
         return mc_err_set(err, MC_E_FORMAT, "an op without a verb, a layer or times");
     double *sum = strcmp(verb, "forward") == 0           ? r->work->f
@@ -64,32 +66,11 @@ static mc_status op(struct reader *r, json_t *o, struct mc_err *err)
 
 static mc_status one_rank(struct reader *r, const char *path, struct mc_err *err)
 {
-    struct mc_err why = {0};
-    char *all;
-    size_t n;
-    int ended = 0, line = 0;
-    mc_status st = MC_OK;
-    MC_TRY(mc_sys_read_file(path, MAX_FILE, &all, &n, err));
     r->nseen = 0;
     r->samples = 0;
     for (int k = 0; k < r->work->layers + 2; k++)
         r->one[k] = 0;
-    for (char *s = all, *end; st == MC_OK && (end = memchr(s, '\n', n - (size_t)(s - all)));
-         s = end + 1) {
-        json_t *o = json_loadb(s, (size_t)(end - s), 0, NULL);
-        const char *at = json_string_value(json_object_get(o, "at"));
-        line++;
-        ended |= at && strcmp(at, "end") == 0;
-        if (at && strcmp(at, "op") == 0)
-            st = op(r, o, &why);
-        json_decref(o);
-    }
-    mc_free(all);
-    if (st != MC_OK)
-        return mc_err_set(err, st, "%s:%d: %s", path, line, why.msg);
-    if (!ended || r->samples <= 0)
-        return mc_err_set(err, MC_E_FORMAT, "%s is not whole: its %s missing", path,
-                          ended ? "ops are" : "last line is");
+    MC_TRY(mc_cli_trace_lines(path, take, r, err));
     for (int k = 0; k < r->work->layers + 2; k++)
         r->count[k] += r->one[k] * r->samples / r->micro;
     return MC_OK;
@@ -165,12 +146,11 @@ static mc_status read_all(struct reader *x, const struct mc_recipe *r, const cha
 }
 
 mc_status mc_cli_measured(const char *run, const struct mc_recipe *r, struct mc_stages_work *work,
-                          int64_t *step, struct mc_err *err)
+                          int64_t *step, char dir[1200], struct mc_err *err)
 {
     struct mc_rundir rd = {.lock_fd = -1};
     struct reader x = {.work = work, .micro = (double)r->batch.micro};
     size_t n = (size_t)r->model.layers + 2;
-    char dir[1200];
     MC_TRY(mc_rundir_open(run, 0, &rd, err));
     *step = mc_cli_trace_find(&rd, -1, dir);
     mc_rundir_close(&rd);
