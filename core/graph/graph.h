@@ -99,7 +99,9 @@ int mc_graph_slot(const struct mc_graph *g, int part, int k);
 /* Operations of one microbatch of b sequences of t tokens, this rank's part of them: forward +
  * backward (TRAIN), recomputation not counted. */
 double mc_graph_flops(const struct mc_graph *g, int64_t b, int64_t t);
-/* The same with nothing masked: as if every query saw every key. */
+/* What recomputation adds to it. */
+double mc_graph_flops_again(const struct mc_graph *g, int64_t b, int64_t t);
+/* mc_graph_flops() with nothing masked: as if every query saw every key. */
 double mc_graph_flops_full(const struct mc_graph *g, int64_t b, int64_t t);
 /* Where a pass's time goes: one row an op and verb, added to while it is set (graph_profile.c). */
 enum { MC_PROFILE_ROWS = 96 };

@@ -384,14 +384,15 @@ mc_status mc_graph_infer(struct mc_graph *g, const int32_t *tokens, int64_t t, i
  * 4 B T^2 (H D), half of it when causal. Backward does each product twice, for the input and for
  * the weight (attention: for its two operands), so forward + backward = 3 x forward; recomputation
  * is not counted. EVAL and INFER graphs: forward alone. */
-static double flops(const struct mc_graph *g, int64_t b, int64_t t, int full)
+static double forward_flops(const struct mc_graph *g, int64_t b, int64_t t, int full, int again)
 {
     double sum = 0;
     int tp = g->cfg.axis_size[MC_AXIS_TP];
     for (int i = 0; i < g->nsteps; i++) {
         const struct mc_step *s = &g->step[i];
         struct mc_extent e = {.b = b, .t = t};
-        if (s->kind != MC_STEP_VERB || s->verb != MC_FORWARD || s->again || !s->n.op->flops)
+        if (s->kind != MC_STEP_VERB || s->verb != MC_FORWARD || s->again != again ||
+            !s->n.op->flops)
             continue;
         if (g->node[s->gnode].one_row)
             e.b = e.t = 1;
@@ -402,7 +403,18 @@ static double flops(const struct mc_graph *g, int64_t b, int64_t t, int full)
             n.attr[MC_ATTR_CAUSAL] = n.attr[MC_ATTR_WINDOW] = 0;
         sum += n.op->flops(&n, e);
     }
-    return g->cfg.mode == MC_GRAPH_TRAIN ? 3 * sum : sum;
+    return sum;
+}
+
+static double flops(const struct mc_graph *g, int64_t b, int64_t t, int full)
+{
+    double forward = forward_flops(g, b, t, full, 0);
+    return g->cfg.mode == MC_GRAPH_TRAIN ? 3 * forward : forward;
+}
+
+double mc_graph_flops_again(const struct mc_graph *g, int64_t b, int64_t t)
+{
+    return forward_flops(g, b, t, 0, 1);
 }
 
 double mc_graph_flops(const struct mc_graph *g, int64_t b, int64_t t)

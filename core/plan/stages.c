@@ -53,10 +53,11 @@ static mc_status operations(const struct mc_recipe *r, int k, struct mc_stages_w
     double rows = (double)(r->batch.micro * r->model.seq);
     double all = mc_graph_flops(g, r->batch.micro, r->model.seq);
     double weights = rows * (4 * mc_graph_flops(g, 1, 1) - mc_graph_flops(g, 1, 2)) / 2;
-    mc_graph_destroy(g);
     work->f[k] = all / 3;
     work->w[k] = weights / 3;
-    work->i[k] = all - work->f[k] - work->w[k];
+    work->i[k] =
+        all - work->f[k] - work->w[k] + mc_graph_flops_again(g, r->batch.micro, r->model.seq);
+    mc_graph_destroy(g);
     return MC_OK;
 }
 

@@ -10,8 +10,9 @@ struct mc_stages_work {
     int layers;
     double *f, *i, *w; /* [layers + 2]: forward, gradient of the input, of the weights */
 };
-/* Predicted: floating-point operations of the matrix products, recomputation not counted. A product
- * costs each of the three the same; attention has no weights, so its backward is all i. */
+/* Predicted: floating-point operations of the matrix products. A product costs each of the three
+ * the same; attention has no weights, so its backward is all i, and what backward computes again is
+ * there too. */
 mc_status mc_stages_predict(const struct mc_recipe *r, struct mc_stages_work *work,
                             struct mc_err *err);
 /* Zeroed. */

@@ -208,6 +208,17 @@ static void costs_are_those_of_whole_stages(void **state)
                 2 * rows * (2 * 16 * 16 + 2 * 16 * 8 + 3 * 16 * (m->layer_block[l] ? 8 : 24));
         assert_true(fabs(w[k] - weights) < 1e-9 * weights);
     }
+    /* recomputed: of a block all products but the last, whose result nobody reads again */
+    double i2[4], f2[4];
+    r->parallel.recompute = MC_RECOMPUTE_BLOCK;
+    assert_int_equal(mc_stages_cost(r, cut, 4, f2, i2, w, NULL), MC_OK);
+    for (int k = 0; k < 4; k++) {
+        double again = f[k] - (k == 3 ? 2 * 3 * 8 * 16 * 40 : 0);
+        for (int l = cut[k]; l < cut[k + 1]; l++)
+            again -= 2 * 3 * 8 * 16 * (m->layer_block[l] ? 8 : 24);
+        assert_true(f2[k] == f[k] && fabs(i2[k] - i[k] - again) < 1e-9 * (1 + f[k]));
+    }
+    r->parallel.recompute = MC_RECOMPUTE_NONE;
     snprintf(r->parallel.stages, sizeof r->parallel.stages, "even");
     struct mc_err err = {0};
     assert_int_equal(mc_stages_cut(r, NULL, cut, &err), MC_E_RECIPE);
