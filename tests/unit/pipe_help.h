@@ -158,6 +158,7 @@ struct cell {
     const struct ref *ref;   /* of dp coordinate 0 */
     const struct ref *other; /* of dp coordinate 1, NULL: none */
     const struct mc_line *line;
+    int tp, dp;
     int repeat; /* jobs, the last is compared */
     /* found */
     double loss[RANKS][MOST];
@@ -289,26 +290,32 @@ MAYBE void pipe_rank(struct mc_mesh *mesh, void *arg)
     stage_close(&s);
 }
 
-MAYBE const char *check_cell(struct cell *c, int tp, int dp, int pp)
+/* NULL: what the rank found is right. */
+MAYBE const char *check_cell(const struct cell *c, int r)
 {
     static char why[1600];
-    for (int r = 0; r < tp * dp * pp; r++) {
-        const struct ref *ref = r / tp % dp ? c->other : c->ref;
-        int stage = r / tp / dp, m = (int)((ref->own + MICRO - 1) / MICRO);
-        if (g_failed[r][0]) {
-            snprintf(why, sizeof why, "rank %d: %.1500s", r, g_failed[r]);
+    const struct ref *ref = r / c->tp % c->dp ? c->other : c->ref;
+    int stage = r / c->tp / c->dp, m = (int)((ref->own + MICRO - 1) / MICRO);
+    if (g_failed[r][0]) {
+        snprintf(why, sizeof why, "rank %d: %.1500s", r, g_failed[r]);
+        return why;
+    }
+    for (int k = 0; k < m; k++) {
+        double want = stage == mc_line_head(c->line) ? ref->loss[k] : 0;
+        if (memcmp(&c->loss[r][k], &want, sizeof want) != 0) {
+            snprintf(why, sizeof why, "rank %d: loss of microbatch %d is %.17g, not %.17g", r, k,
+                     c->loss[r][k], want);
             return why;
-        }
-        for (int k = 0; k < m; k++) {
-            double want = stage == mc_line_head(c->line) ? ref->loss[k] : 0;
-            if (memcmp(&c->loss[r][k], &want, sizeof want) != 0) {
-                snprintf(why, sizeof why, "rank %d: loss of microbatch %d is %.17g, not %.17g", r,
-                         k, c->loss[r][k], want);
-                return why;
-            }
         }
     }
     return NULL;
+}
+MAYBE const char *check_cells(const struct cell *c)
+{
+    const char *why = NULL;
+    for (int r = 0; r < c->tp * c->dp * c->line->ranks && !why; r++)
+        why = check_cell(c, r);
+    return why;
 }
 
 /* -- Lines ------------------------------------------------------------------------------------ */
@@ -365,11 +372,9 @@ static const struct {
 MAYBE int run_cell(const struct ref *ref, struct mc_line *line, const char *name, int tp)
 {
     static struct cell c;
-    memset(&c, 0, sizeof c);
-    c.ref = ref;
-    c.line = line;
+    c = (struct cell){.ref = ref, .line = line, .tp = tp, .dp = 1};
     run_mesh(tp, 1, line->ranks, pipe_rank, &c);
-    const char *why = check_cell(&c, tp, 1, line->ranks);
+    const char *why = check_cells(&c);
     if (why)
         fail_msg("%s, p %d, v %d, %lld samples, depth %d, tp %d, %s: %s", name, line->ranks,
                  line->chunks, (long long)ref->own, line->depth, tp,

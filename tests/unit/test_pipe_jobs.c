@@ -25,8 +25,10 @@ static void replicas_of_two_sizes_and_no_allocation(void **state)
         c.other = &four;
         c.line = line;
         c.repeat = 2;
+        c.tp = 1;
+        c.dp = 2;
         run_mesh(1, 2, 4, pipe_rank, &c);
-        const char *why = check_cell(&c, 1, 2, 4);
+        const char *why = check_cells(&c);
         if (why)
             fail_msg("%s: %s", all[a].name, why);
         for (int r = 0; r < 8; r++)

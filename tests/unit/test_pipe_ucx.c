@@ -1,0 +1,64 @@
+/* test_pipe_ucx.c - pipelines over the real transport: processes as ranks against one whole graph,
+ * small messages and ones that UCX hands over only when they are asked for.
+ * links: test_threads test_ranks mc_lua mc_pipe */
+#include "pipe_help.h"
+#include "../support/ranks.h"
+
+struct world {
+    struct cell c;
+    struct mc_layout layout;
+};
+
+static void child(struct test_rank *r, void *arg)
+{
+    struct world *w = arg;
+    struct mc_mesh *mesh;
+    struct mc_err err = {0};
+    struct mc_comm_net *net = test_rank_net(r, NULL, NULL);
+    mc_status st = mc_mesh_create(&w->layout, r->me, net, "", 20000000000, &mesh, &err);
+    if (st != MC_OK)
+        fprintf(stderr, "rank %d: %s\n", r->me, err.msg);
+    RANK_CHECK(r, st == MC_OK);
+    pipe_rank(mesh, &w->c);
+    const char *why = check_cell(&w->c, r->me);
+    if (why)
+        fprintf(stderr, "%s\n", why);
+    RANK_CHECK(r, !why);
+    RANK_CHECK(r, w->c.calls[r->me] == 0); /* nothing is allocated, in no layer */
+    test_rank_meet(r);
+    mc_mesh_destroy(mesh);
+    mc_comm_net_close(net);
+}
+
+static void every_schedule_over_processes(void **state)
+{
+    (void)state;
+    for (int big = 0; big < 2; big++) {
+        static struct ref ref;
+        static struct world w;
+        const struct sizes s = {LAYERS, big ? 2048 : 12, 2, 2, 6, 16, 30, 6};
+        struct model *m = big ? llama(&s) : gpt2(&s, 0.1);
+        m->r.precision = MC_F32;
+        make_batch(m);
+        ref_open(&ref, m, 1, 8 * MICRO - 1);
+        for (size_t a = 0; a < sizeof all / sizeof *all; a++) {
+            struct mc_sched *sched = bundled(all[a].name, 4, all[a].v, 8);
+            struct mc_line *line = line_with(&sched, 1, big, 0);
+            const int size[MC_NAXES] = {1, 1, 1, 1, 4};
+            memset(&w, 0, sizeof w);
+            w.c = (struct cell){.ref = &ref, .line = line, .tp = 1, .dp = 1, .repeat = 5};
+            check_ok(mc_layout_init(&w.layout, MC_ORDER_DEFAULT, size, 4, NULL), NULL);
+            if (test_ranks_run(4, child, &w, 60, NULL) != 0)
+                fail_msg("%s, %s messages", all[a].name, big ? "large" : "small");
+            mc_line_destroy(line);
+        }
+        ref_close(&ref);
+        mc_free(m);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(every_schedule_over_processes)};
+    return cmocka_run_group_tests(tests, make_dir, drop_dir);
+}
