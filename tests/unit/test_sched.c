@@ -396,120 +396,6 @@ static void a_lock_is_told_as_its_circle(void **state)
     mc_sched_destroy(s);
 }
 
-/* What a verifier with depth d accepts runs to the end under the naive model of that depth; what it
- * refuses as a lock stands still there. The model: counters, one rank at random at a time. */
-static int naive_runs(const struct mc_sched *s, int depth, uint64_t seed)
-{
-    int p = s->ranks, S = mc_sched_stages(s), m = s->microbatches;
-    char *sent = calloc((size_t)(2 * S * m), 1), *taken = calloc((size_t)(2 * S * m), 1);
-    int64_t *at = calloc((size_t)p, sizeof *at);
-    int *rank_of = calloc((size_t)S, sizeof *rank_of), *full = calloc((size_t)p, sizeof *full);
-    for (int r = 0; r < p; r++)
-        for (int c = 0; c < s->chunks; c++)
-            rank_of[s->place[r * s->chunks + c]] = r;
-    int idle = 0, done = 0;
-    while (idle < 50 * p) {
-        seed ^= seed << 13, seed ^= seed >> 7, seed ^= seed << 17;
-        int r = (int)(seed % (uint64_t)p), moved = 0;
-        int64_t k = s->first[r] + at[r] - full[r];
-        if (k < s->first[r + 1]) {
-            const struct mc_sched_rec *x = &s->rec[k];
-            int st = s->place[r * s->chunks + x->chunk], fwd = x->op == MC_SCHED_F;
-            int kind = fwd ? 0 : S * m, to = fwd ? st + 1 : st - 1, from = fwd ? st - 1 : st + 1;
-            if (full[r]) { /* in the channel r -> rank_of[to], how many wait? */
-                int waiting = 0;
-                for (int q = 0; q < S; q++)
-                    for (int b = 0; b < m; b++) {
-                        int d = fwd ? q + 1 : q - 1;
-                        waiting += d >= 0 && d < S && rank_of[q] == r &&
-                                   rank_of[d] == rank_of[to] && sent[kind + q * m + b] &&
-                                   !taken[kind + q * m + b];
-                    }
-                if (waiting < depth)
-                    sent[kind + st * m + x->mb] = 1, full[r] = 0, moved = 1;
-            } else {
-                int need = x->op != MC_SCHED_W && from >= 0 && from < S;
-                int src = kind + from * m + x->mb;
-                if (!need || sent[src]) {
-                    if (need)
-                        taken[src] = 1;
-                    at[r]++;
-                    moved = 1;
-                    if (x->op != MC_SCHED_W && to >= 0 && to < S) {
-                        if (rank_of[to] == r)
-                            sent[kind + st * m + x->mb] = 1;
-                        else
-                            full[r] = 1;
-                    }
-                }
-            }
-        }
-        idle = moved ? 0 : idle + 1;
-    }
-    for (int r = 0; r < p; r++)
-        done += at[r] == s->first[r + 1] - s->first[r] && !full[r];
-    free(sent), free(taken), free(at), free(rank_of), free(full);
-    return done == p;
-}
-
-static void random_edits(void **state)
-{
-    (void)state;
-    static const struct {
-        const char *name;
-        int p, v, m;
-    } base[] = {{"one_f_one_b", 3, 1, 5},
-                {"interleaved", 2, 2, 4},
-                {"zb_h1", 3, 1, 4},
-                {"zb_v", 2, 2, 4},
-                {"gpipe", 3, 1, 3}};
-    uint64_t x = 2463534242u;
-    int accepted = 0, locked = 0, other = 0;
-    for (int round = 0; round < 3000; round++) {
-        int b = round % 5;
-        static struct mc_sched *keep[5];
-        if (!keep[b])
-            keep[b] = get(base[b].name, base[b].p, base[b].v, base[b].m, NULL, NULL);
-        struct mc_sched *s;
-        int64_t counts[8];
-        for (int r = 0; r < base[b].p; r++)
-            counts[r] = keep[b]->first[r + 1] - keep[b]->first[r];
-        assert_int_equal(
-            mc_sched_create("edited", base[b].p, base[b].v, base[b].m, counts, &s, NULL), MC_OK);
-        memcpy(s->rec, keep[b]->rec, (size_t)s->first[s->ranks] * sizeof *s->rec);
-        memcpy(s->place, keep[b]->place, (size_t)(s->ranks * s->chunks) * sizeof *s->place);
-        int edits = 1 + round / 5 % 3;
-        for (int k = 0; k < edits; k++) {
-            x ^= x << 13, x ^= x >> 7, x ^= x << 17;
-            int r = (int)(x % (uint64_t)s->ranks), n = (int)counts[r];
-            int i = (int)(x / 16 % (uint64_t)n), j = (int)(x / 4096 % (uint64_t)n);
-            if (x >> 40 & 1) /* neighbours: more of these are sound */
-                j = i + 1 < n ? i + 1 : i;
-            if (x >> 60 == 0)
-                s->rec[s->first[r] + i].mb = (int32_t)(x / 65536 % (uint64_t)base[b].m);
-            else
-                swap(s, r, i, j);
-        }
-        struct mc_err err = {0};
-        int depth = 1 + round % 3;
-        const struct mc_sched_limits lim = {.depth = depth};
-        mc_status st = mc_sched_verify(s, &lim, NULL, NULL, &err);
-        if (st == MC_OK) {
-            accepted++;
-            assert_true(naive_runs(s, depth, x | 1));
-        } else if (strstr(err.msg, "lock")) {
-            locked++;
-            assert_false(naive_runs(s, depth, x | 1));
-        } else {
-            other++;
-        }
-        mc_sched_destroy(s);
-    }
-    if (!(accepted > 100 && locked > 20 && other > 100))
-        fail_msg("%d accepted, %d locked, %d otherwise refused: too few of a kind", accepted,
-                 locked, other);
-}
-
 /* A file of the user's, beside nothing of ours. */
 static void own_files(void **state)
 {
@@ -588,7 +474,6 @@ int main(void)
         cmocka_unit_test(uneven_against_relaxation),
         cmocka_unit_test(each_point_refuses),
         cmocka_unit_test(a_lock_is_told_as_its_circle),
-        cmocka_unit_test(random_edits),
         cmocka_unit_test(own_files),
         cmocka_unit_test(large_ones_are_quick),
     };
