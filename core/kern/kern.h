@@ -165,7 +165,7 @@ struct mc_add {
     const void *y;
     int64_t ldy;
     void *z;
-    int64_t ldz; /* z = ax x + ay y; may be x or y */
+    int64_t ldz; /* z = ax x + ay y; may be x or y. (1, 0) copies x, bit for bit */
     double ax, ay;
 };
 struct mc_embed { /* y[r] = w[id[r]] ; positions: y[r] = x[r] + w[pos0 + r % t].  An id outside

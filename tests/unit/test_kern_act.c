@@ -352,6 +352,22 @@ static void test_add(void **state)
     }
 }
 
+/* Infinities and NaN, too, which 0 y would spoil. */
+static void a_copy_keeps_every_bit(void **state)
+{
+    static const double far[] = {INFINITY, -INFINITY, NAN, -0.0, 0.0, 1e-45, -1.5};
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        const struct mc_kern_ops *k = tables[i];
+        void *x = mat(k, far, 1, 7, 7), *z = mat(k, far + 1, 1, 6, 7);
+        k->add(pools[0],
+               &(struct mc_add){
+                   .m = 1, .c = 7, .x = x, .ldx = 7, .y = x, .ldy = 7, .z = z, .ldz = 7, .ax = 1});
+        assert_memory_equal(x, z, 7 * mc_dtype_size(k->dtype));
+        mc_free(x), mc_free(z);
+    }
+}
+
 static uint32_t word_of(uint64_t key, uint64_t step, uint64_t e)
 {
     uint32_t ctr[4] = {(uint32_t)(e / 4), (uint32_t)(e / 4 >> 32), (uint32_t)step,
@@ -434,11 +450,11 @@ static void test_dropout_share(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_unary),         cmocka_unit_test(test_far),
-        cmocka_unit_test(test_softcap_far),   cmocka_unit_test(test_swiglu),
-        cmocka_unit_test(test_geglu),         cmocka_unit_test(test_unary_differences),
-        cmocka_unit_test(test_add),           cmocka_unit_test(test_dropout),
-        cmocka_unit_test(test_dropout_share),
+        cmocka_unit_test(test_unary),       cmocka_unit_test(test_far),
+        cmocka_unit_test(test_softcap_far), cmocka_unit_test(test_swiglu),
+        cmocka_unit_test(test_geglu),       cmocka_unit_test(test_unary_differences),
+        cmocka_unit_test(test_add),         cmocka_unit_test(a_copy_keeps_every_bit),
+        cmocka_unit_test(test_dropout),     cmocka_unit_test(test_dropout_share),
     };
     return cmocka_run_group_tests(tests, kern_setup, kern_teardown);
 }

@@ -204,6 +204,8 @@ HOT static void add_task(void *arg, int task, int thread)
         stored *z = (stored *)o->z + r * o->ldz;
         if (ax == (real)1 && ay == (real)1) {
             EACH for (int64_t j = 0; j < n; j++) z[j] = nearest(val(x[j]) + val(y[j]));
+        } else if (ax == (real)1 && ay == (real)0) { /* a copy: also of what is not finite */
+            EACH for (int64_t j = 0; j < n; j++) z[j] = x[j];
         } else {
             EACH for (int64_t j = 0; j < n; j++) z[j] = nearest(ax * val(x[j]) + ay * val(y[j]));
         }
