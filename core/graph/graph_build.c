@@ -60,6 +60,7 @@ mc_status mc_graph_add_node(struct mc_graph *g, const struct mc_op *op, const ch
 mc_status mc_graph_add_value(struct mc_graph *g, int64_t cols, const struct mc_sharding *sh,
                              int node, int one_row, int *value, struct mc_err *err)
 {
+    const struct mc_sharding state = *sh; /* sh may be that of a value, which moves */
     struct mc_gvalue *v = mc_graph_room(g->value, g->nvalues, &g->cap_values, sizeof *v);
     if (!v)
         return mc_graph_nomem(err);
@@ -68,11 +69,11 @@ mc_status mc_graph_add_value(struct mc_graph *g, int64_t cols, const struct mc_s
     memset(v, 0, sizeof *v);
     v->cols = v->lcols = cols;
     v->lrows = one_row ? 1 : g->cfg.bound.b * g->cfg.bound.t;
-    v->sharding = *sh;
+    v->sharding = state;
     v->node = node;
-    MC_TRY(mc_graph_local_extent(g, &v->lcols, 1, sh, "a width of", err));
+    MC_TRY(mc_graph_local_extent(g, &v->lcols, 1, &state, "a width of", err));
     if (!one_row)
-        MC_TRY(mc_graph_local_extent(g, &v->lrows, 0, sh, NULL, err));
+        MC_TRY(mc_graph_local_extent(g, &v->lrows, 0, &state, NULL, err));
     *value = g->nvalues++;
     return MC_OK;
 }

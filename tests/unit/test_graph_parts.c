@@ -360,7 +360,6 @@ static void a_record_of_stages_is_that_of_the_whole(void **st)
                 check_ok(forward(&l, s, 0, 0, &mb, &run, &err), &err);
             for (int s = l.nstages - 1; s >= 0; s--)
                 check_ok(backward(&l, s, 0, 1, &mb, 1, &err), &err);
-            close_line(&l);
             assert_int_equal(got->n, want->n);
             qsort(got->note, (size_t)got->n, sizeof got->note[0], by_tick);
             for (int k = 0; k < want->n; k++) {
@@ -373,6 +372,7 @@ static void a_record_of_stages_is_that_of_the_whole(void **st)
                     fail_msg("%s cuts %x split %d: %s %s of %s, note %d", name, j.cuts, j.split,
                              want->note[k].op, want->note[k].verb, want->note[k].name, k);
             }
+            close_line(&l);
         }
         rig_close(&w.g.r);
         mc_free(m);
