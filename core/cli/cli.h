@@ -85,7 +85,8 @@ struct mc_cli_recipe {
     struct mc_problems problems;
     struct mc_check_notes notes;
     struct mc_recipe *recipe;
-    struct mc_train_memory memory; /* of the fullest rank; total 0: not planned (pipelines) */
+    struct mc_line *line;          /* the proven pipelines; NULL: parallel.pp is 1 */
+    struct mc_train_memory memory; /* of the fullest rank; total 0: not planned */
 };
 /* Loads, checks, tabulates. 0, or the exit code after everything was said (76 after a stop signal,
  * which the caller tells); on 0 the caller ends with mc_cli_unload(), which may also be called
@@ -108,7 +109,8 @@ void mc_cli_costs_destroy(struct mc_sched_costs *c);
 /* The schedule for m microbatches, proven; *depth: what its channels hold. */
 mc_status mc_cli_schedule(struct mc_cli_recipe *r, int64_t m, const struct mc_sched_costs *c,
                           struct mc_sched **s, int *depth, struct mc_err *err);
-/* pp > 1: every number of microbatches of the run is proven; a refusal is added to r->problems. */
+/* pp > 1: every number of microbatches of the run is proven, and kept in r->line; a refusal is
+ * added to r->problems. */
 mc_status mc_cli_schedule_check(struct mc_cli_recipe *r, struct mc_err *err);
 
 /* ---- measured.c, cmd_trace.c: a traced step ---- */
@@ -124,8 +126,10 @@ mc_status mc_cli_measured(const char *run, const struct mc_recipe *r, struct mc_
 struct mc_cli_traced {
     struct mc_line *line;         /* NULL: a run without a pipeline */
     const struct mc_sched *sched; /* of the largest replica; NULL: no op ran */
-    double *f, *i, *w; /* [stages] seconds that ops of one microbatch took, waits apart */
-    double first_ms;   /* when the first op began */
+    double *f, *i, *w;        /* [stages] seconds that ops of one microbatch took, waits apart */
+    double first_ms, last_ms; /* when the first op began, and the last one ended */
+    double busy_ms;           /* of all ranks together */
+    int ranks;                /* of the run */
 };
 /* dir, step: as mc_cli_trace_find() says. parts: how B is shared by I and W; may be NULL. */
 mc_status mc_cli_traced_open(const char *dir, int64_t step, const struct mc_stages_work *parts,
@@ -177,6 +181,7 @@ struct mc_cli_several {
     struct mc_arg_list set;
     struct mc_cli_seat seat; /* number -1: what a person started */
     struct mc_layout layout; /* from here: settled */
+    struct mc_line *line;    /* NULL: parallel.pp is 1 */
     int threads;             /* of one rank */
 };
 /* The rows of --ranks, --set and what a rank is given. */

@@ -37,6 +37,7 @@ static void summary_json(const struct mc_cli_recipe *r, const struct mc_train_me
     mc_json_i64(&j, "temp", (int64_t)m->temp);
     mc_json_i64(&j, "tables", (int64_t)m->tables);
     mc_json_i64(&j, "batch", (int64_t)m->batch);
+    mc_json_i64(&j, "pipe", (int64_t)m->pipe);
     mc_json_i64(&j, "total", (int64_t)m->total);
     mc_json_close(&j, '}');
     mc_json_close(&j, '}');
@@ -59,7 +60,9 @@ static void summary(const struct mc_cli_recipe *r, const struct mc_train_memory 
            (long long)r->recipe->model.seq);
     if (r->memory.total > 0)
         printf("; %s of memory on %s rank", total,
-               r->recipe->parallel.dp * r->recipe->parallel.tp > 1 ? "the fullest" : "one");
+               r->recipe->parallel.dp * r->recipe->parallel.tp * r->recipe->parallel.pp > 1
+                   ? "the fullest"
+                   : "one");
     printf("\n");
 }
 

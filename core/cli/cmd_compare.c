@@ -10,9 +10,9 @@
  * I3  The temporary folder is gone at the end, also after an error or a stop signal.
  * I4  A run that fails ends the comparison: its own words, its exit code.
  *
- * Measured: step_ms, tokens_per_s and exposed_ms are medians over the steps after the warm-up;
- * planned memory is that of rank 0; peak memory is the largest resident set that any one process of
- * the run had, as wait4 tells (bytes; the agent has waited for its ranks by then).
+ * Measured: step_ms, tokens_per_s, exposed_ms and bubble are medians over the steps after the
+ * warm-up; planned memory is that of rank 0; peak memory is the largest resident set that any one
+ * process of the run had, as wait4 tells (bytes; the agent has waited for its ranks by then).
  *
  * Memory: losses of all steps and rounds, and room for one run's figures. Threads: main. */
 #include "cli.h"
@@ -49,7 +49,7 @@ static const char about[] =
     "process. Exit code 0 whatever the difference; of a run that fails, that run's.";
 
 enum { MAX_ROUNDS = 100, MAX_STEPS = 100000, MAX_FILE = 1 << 30, NOWN = 5 };
-enum { MS, TOKENS, EXPOSED, NFIGURES };
+enum { MS, TOKENS, EXPOSED, BUBBLE, NFIGURES };
 enum { BITWISE, ROUNDING, DIFFERENT };
 
 struct setting {
@@ -207,7 +207,7 @@ static double number(const json_t *o, const char *key)
 
 static void take_step(struct compare *c, struct setting *s, int round, const json_t *o)
 {
-    static const char *const key[NFIGURES] = {"step_ms", "tokens_per_s", "exposed_ms"};
+    static const char *const key[NFIGURES] = {"step_ms", "tokens_per_s", "exposed_ms", "bubble"};
     int64_t step = json_integer_value(json_object_get(o, "step"));
     if (step < 1 || step > c->total)
         return;
@@ -251,9 +251,10 @@ static mc_status read_run(struct compare *c, struct setting *s, int round, const
             return mc_err_set(err, MC_E_CORRUPT, "%s/metrics.jsonl has no time of step %lld", run,
                               (long long)(c->warmup + i + 1));
     for (int f = 0; f < NFIGURES; f++)
-        s->figure[f][round] = f == EXPOSED && s->world == 1
-                                  ? (double)NAN
-                                  : median(c->scratch + f * c->steps, c->steps);
+        s->figure[f][round] =
+            (f == EXPOSED && s->world == 1) || (f == BUBBLE && s->r.recipe->parallel.pp == 1)
+                ? (double)NAN
+                : median(c->scratch + f * c->steps, c->steps);
     return MC_OK;
 }
 
@@ -417,18 +418,21 @@ static const char *work_note(const struct compare *c)
 static void say(const struct compare *c, const struct answer *w)
 {
     const char *note = work_note(c);
-    printf("%-7s %9s %19s %10s %11s %11s %10s %10s %10s\n", "setting", "ms/step", "least-most",
-           "tokens/s", "planned", "peak", "exposed ms", "first loss", "last loss");
+    printf("%-7s %9s %19s %10s %11s %11s %10s %7s %10s %10s\n", "setting", "ms/step", "least-most",
+           "tokens/s", "planned", "peak", "exposed ms", "bubble", "first loss", "last loss");
     for (int k = 0; k < 2; k++) {
         const struct setting *s = &c->s[k];
-        char least[40], planned[32], peak[32], exposed[32] = "-";
+        char least[40], planned[32], peak[32], exposed[32] = "-", bubble[32] = "-";
         snprintf(least, sizeof least, "%.2f-%.2f", w->ms[k].lo, w->ms[k].hi);
         mc_say_bytes((double)s->planned, planned);
         mc_say_bytes((double)s->peak, peak);
         if (s->world > 1)
             snprintf(exposed, sizeof exposed, "%.2f", w->mid[k][EXPOSED]);
-        printf("%-7c %9.2f %19s %10.0f %11s %11s %10s %10.6f %10.6f\n", letter[k], w->ms[k].mid,
-               least, w->mid[k][TOKENS], planned, peak, exposed, s->loss[0], s->loss[c->total - 1]);
+        if (s->r.recipe->parallel.pp > 1)
+            snprintf(bubble, sizeof bubble, "%.1f %%", 100 * w->mid[k][BUBBLE]);
+        printf("%-7c %9.2f %19s %10.0f %11s %11s %10s %7s %10.6f %10.6f\n", letter[k], w->ms[k].mid,
+               least, w->mid[k][TOKENS], planned, peak, exposed, bubble, s->loss[0],
+               s->loss[c->total - 1]);
     }
     if (c->rounds == 1)
         printf("B took %.3g of A's time a step in one round; more rounds would show the noise\n",
@@ -463,7 +467,7 @@ static void range_json(struct mc_json *j, const char *key, const struct range *r
 
 static void setting_json(struct mc_json *j, const struct compare *c, const struct answer *w, int k)
 {
-    static const char *const per_round[NFIGURES] = {"ms", "tokens_per_s", "exposed_ms"};
+    static const char *const per_round[NFIGURES] = {"ms", "tokens_per_s", "exposed_ms", "bubble"};
     const struct setting *s = &c->s[k];
     mc_json_open(j, k ? "b" : "a", '{');
     mc_json_str(j, "recipe", s->r.path);
@@ -474,6 +478,7 @@ static void setting_json(struct mc_json *j, const struct compare *c, const struc
     range_json(j, "step_ms", &w->ms[k]);
     mc_json_f64(j, "tokens_per_s", w->mid[k][TOKENS]);
     mc_json_f64(j, "exposed_ms", w->mid[k][EXPOSED]);
+    mc_json_f64(j, "bubble", w->mid[k][BUBBLE]);
     mc_json_i64(j, "planned", s->planned);
     mc_json_i64(j, "allocated", s->allocated);
     mc_json_i64(j, "peak", s->peak);

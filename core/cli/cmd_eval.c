@@ -61,7 +61,12 @@ static mc_status evaluate(struct mc_cli_model *m, struct mc_cli_several *k, cons
     if (data)
         replace_data(m->recipe, data);
     MC_TRY(mc_cli_tokenizer_find(m, tokenizer, err));
-    MC_TRY(mc_session_open(m->recipe, k->seat.mesh, m->ckpt, k->threads, &s, err));
+    const struct mc_session_cfg cfg = {.recipe = m->recipe,
+                                       .mesh = k->seat.mesh,
+                                       .line = k->line,
+                                       .ckpt_path = m->ckpt,
+                                       .threads = k->threads};
+    MC_TRY(mc_session_open(&cfg, &s, err));
     mc_status st = mc_session_eval(s, base, samples, e, err);
     mc_session_close(s);
     return st;

@@ -14,15 +14,11 @@ static void print_memory(const struct mc_cli_recipe *r)
     const struct {
         const char *name;
         size_t bytes;
-    } row[] = {{"parameters", m->params},
-               {"gradients", m->grads + m->extra_grads},
-               {"masters", m->master},
-               {"optimizer", m->optim},
-               {"activations", m->activations},
-               {"temporaries", m->temp},
-               {"tables", m->tables},
-               {"batch", m->batch},
-               {"total", m->total}};
+    } row[] = {{"parameters", m->params},       {"gradients", m->grads + m->extra_grads},
+               {"masters", m->master},          {"optimizer", m->optim},
+               {"activations", m->activations}, {"temporaries", m->temp},
+               {"tables", m->tables},           {"batch", m->batch},
+               {"pipeline", m->pipe},           {"total", m->total}};
     char b[32];
     if (m->total == 0) /* a note says why */
         return;

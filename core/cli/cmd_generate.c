@@ -100,7 +100,12 @@ static mc_status draw(struct mc_cli_model *m, const struct mc_cli_several *sever
     struct mc_session *s = NULL;
     int64_t made = 0, n = prompt->n;
     int first = several->seat.number <= 0; /* it speaks for all */
-    MC_TRY(mc_session_open(m->recipe, several->seat.mesh, m->ckpt, several->threads, &s, err));
+    const struct mc_session_cfg open = {.recipe = m->recipe,
+                                        .mesh = several->seat.mesh,
+                                        .line = several->line,
+                                        .ckpt_path = m->ckpt,
+                                        .threads = several->threads};
+    MC_TRY(mc_session_open(&open, &s, err));
     struct mc_generate_cfg cfg = {.prompt = prompt->v,
                                   .nprompt = n,
                                   .eos = mc_tokenizer_eos(k->tok),

@@ -552,7 +552,7 @@ int mc_cmd_plan(int argc, char **argv)
             st = mc_err_set(&err, MC_E_USAGE, "--rank %lld: there are ranks 0 to %d",
                             (long long)c.rank, c.plan.layout.world - 1);
         if (st == MC_OK && c.rank >= 0 && c.r.memory.total > 0)
-            st = mc_train_plan_rank(c.r.recipe, &c.plan.layout, (int)c.rank,
+            st = mc_train_plan_rank(c.r.recipe, &c.plan.layout, c.r.line, (int)c.rank,
                                     mc_pool_default_threads(c.plan.per_node), &c.own, &err);
         if (st == MC_OK && c.svg)
             st = write_svg(&c, &err);

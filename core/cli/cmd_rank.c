@@ -2,19 +2,20 @@
  *
  * I1  What the agent must know is in the progress page before this process ends: exit code, step,
  *     loss, weights_hash, and the first error in one line.
- * I2  The rank reads the recipe of its segment from RUN, never the recipe file: what was checked
- *     and hashed at the start is what runs.
- * I3  The page says why this rank failed before anything that it shares with others is torn down:
- *     the agent must not see a victim's complaint first.
- * I4  A hook that nothing can interrupt ends the process from the watchdog's thread; the page is
- *     filled there, without a lock.
+ * I2  The rank reads the recipe of its segment from RUN, never the recipe file, and the schedules
+ * of its pipelines beside it: what was checked, proven and hashed at the start is what runs. I3 The
+ * page says why this rank failed before anything that it shares with others is torn down: the agent
+ * must not see a victim's complaint first. I4  A hook that nothing can interrupt ends the process
+ * from the watchdog's thread; the page is filled there, without a lock.
  *
  * Memory: the recipe's box and the hooks' VM, until the end. Threads: main; the pool's; the Lua
  * host's watchdog. */
 #include "cli.h"
+#include "../base/arena.h"
 #include "../base/flight.h"
 #include "../base/log.h"
 #include "../base/pool.h"
+#include "../base/sysio.h"
 #include "../par/mesh.h"
 #include "../run/ctl.h"
 #include "../run/page.h"
@@ -25,6 +26,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#define SCHEDULE_MAX ((size_t)1 << 30)
+
 struct rank {
     const char *run, *resume, *base_dir;
     int64_t lock_fd, threads, record, trace;
@@ -32,6 +35,7 @@ struct rank {
     struct mc_rundir rd;
     struct mc_cli_seat seat;
     struct mc_recipe_box *box;
+    struct mc_line *line; /* NULL: no pipelines */
     struct mc_hook_ops hooks;
     int have_hooks;
     char home[1024];
@@ -97,6 +101,29 @@ static mc_status read_resume(const struct rank *r, struct mc_train_cfg *cfg, str
     return MC_OK;
 }
 
+/* What the agent proved, and every rank proves again (I2). */
+static mc_status read_schedule(struct rank *r, const struct mc_recipe *recipe, struct mc_err *err)
+{
+    char path[1100], *text;
+    size_t n;
+    const struct mc_parallel_cfg *p = &recipe->parallel;
+    if (p->pp == 1)
+        return MC_OK;
+    MC_TRY(mc_rundir_segment_file(&r->rd, r->rd.segment, "schedule.txt", path, err));
+    MC_TRY(mc_sys_read_file(path, SCHEDULE_MAX, &text, &n, err));
+    mc_status st = mc_line_parse(text, n, &r->line, err);
+    mc_free(text);
+    if (st == MC_OK && (r->line->ranks != p->pp || r->line->chunks != p->chunks ||
+                        r->line->cut[p->pp * p->chunks] != recipe->model.layers))
+        st = mc_err_set(err, MC_E_FORMAT,
+                        "%s: %d ranks of %d stages over %d layers, the recipe has pp %lld, chunks "
+                        "%lld, layers %lld",
+                        path, r->line->ranks, r->line->chunks,
+                        r->line->cut[r->line->ranks * r->line->chunks], (long long)p->pp,
+                        (long long)p->chunks, (long long)recipe->model.layers);
+    return mc_err_trail(err, st, __FILE__, __LINE__);
+}
+
 static mc_status run(struct rank *r, struct mc_train_result *res, struct mc_err *err)
 {
     char path[1100];
@@ -109,6 +136,7 @@ static mc_status run(struct rank *r, struct mc_train_result *res, struct mc_err 
     const struct mc_recipe *recipe = mc_recipe_of(r->box);
     struct mc_layout layout;
     MC_TRY(mc_check_layout(recipe, (int)r->seat.world, &layout, err));
+    MC_TRY(read_schedule(r, recipe, err));
     MC_TRY(mc_cli_seat_join(&r->seat, recipe, &layout, err));
     struct mc_train_cfg cfg = {
         .recipe = recipe,
@@ -117,6 +145,7 @@ static mc_status run(struct rank *r, struct mc_train_result *res, struct mc_err 
         .rank = (int)r->seat.number,
         .nranks = (int)r->seat.world,
         .mesh = r->seat.mesh,
+        .line = r->line,
         .threads = r->threads > 0 ? (int)r->threads : mc_pool_default_threads((int)r->seat.world),
         .software = MC_SOFTWARE,
         .record_step = r->record,
@@ -184,6 +213,7 @@ int mc_cmd_rank(int argc, char **argv)
     mc_cli_seat_leave(&r.seat, st);
     if (r.have_hooks)
         r.hooks.destroy(r.hooks.ctx);
+    mc_line_destroy(r.line);
     if (r.box)
         mc_recipe_destroy(r.box);
     mc_cli_seat_give_back(&r.seat);

@@ -26,9 +26,10 @@ enum { OPS, TRANSFERS, PIPELINE, PREDICTED };
 struct job {
     struct mc_json *j;
     struct mc_cli_traced traced;
-    double *start;    /* [records] when each op would begin, seconds; NULL: no pipeline */
-    int rank, member; /* of the file in hand: its rank, its place in the pipeline */
-    int64_t piped;    /* its ops of the schedule */
+    double *start;           /* [records] when each op would begin, seconds; NULL: no pipeline */
+    double makespan, bubble; /* then */
+    int rank, member;        /* of the file in hand: its rank, its place in the pipeline */
+    int64_t piped;           /* its ops of the schedule */
 };
 
 static double at(json_t *o, const char *key)
@@ -78,8 +79,9 @@ static void pipe_event(struct mc_json *j, json_t *o, int rank)
     char name[80];
     double input = json_number_value(json_object_get(o, "input")) * 1e3,
            wait = json_number_value(json_object_get(o, "wait")) * 1e3;
-    snprintf(name, sizeof name, "%s%lld", text(o, "op"),
-             (long long)json_integer_value(json_object_get(o, "mb")));
+    snprintf(name, sizeof name, "%s%lld.%lld", text(o, "op"),
+             (long long)json_integer_value(json_object_get(o, "mb")),
+             (long long)json_integer_value(json_object_get(o, "chunk")));
     mc_json_open(j, NULL, '{');
     mc_json_str(j, "ph", "X");
     mc_json_str(j, "name", name);
@@ -99,15 +101,19 @@ static void pipe_event(struct mc_json *j, json_t *o, int rank)
 
 /* What the schedule would have done with the times that its ops took: a track beside what it did.
  */
-static mc_status predict(const struct mc_cli_traced *t, double **start, struct mc_err *err)
+static mc_status predict(struct job *x, struct mc_err *err)
 {
+    const struct mc_cli_traced *t = &x->traced;
     const struct mc_sched_costs c = {.f = t->f, .i = t->i, .w = t->w, .depth = t->line->depth};
     size_t n = (size_t)t->sched->first[t->sched->ranks];
-    *start = mc_alloc(n * sizeof **start, "times of a schedule");
-    if (!*start)
+    x->start = mc_alloc(n * sizeof *x->start, "times of a schedule");
+    if (!x->start)
         return mc_err_set(err, MC_E_NOMEM, "no memory to simulate the schedule");
-    struct mc_sched_report r = {.start = *start};
-    return mc_sched_simulate(t->sched, &c, &r, err);
+    struct mc_sched_report r = {.start = x->start};
+    MC_TRY(mc_sched_simulate(t->sched, &c, &r, err));
+    x->makespan = r.makespan;
+    x->bubble = r.bubble;
+    return MC_OK;
 }
 
 static double took(const struct mc_cli_traced *t, int op, int stage)
@@ -125,7 +131,7 @@ static void predicted_events(struct job *x, int member, int rank)
     for (int64_t k = s->first[member]; k < s->first[member + 1]; k++) {
         const struct mc_sched_rec *e = &s->rec[k];
         int stage = s->place[member * s->chunks + e->chunk];
-        snprintf(name, sizeof name, "%s%d", mc_sched_op_name(e->op), (int)e->mb);
+        snprintf(name, sizeof name, "%s%d.%d", mc_sched_op_name(e->op), (int)e->mb, e->chunk);
         mc_json_open(x->j, NULL, '{');
         mc_json_str(x->j, "ph", "X");
         mc_json_str(x->j, "name", name);
@@ -203,6 +209,24 @@ int64_t mc_cli_trace_find(const struct mc_rundir *rd, int64_t step, char dir[120
     return -1;
 }
 
+/* By one formula: 1 - busy / (ranks x makespan), from the first op's begin to the last one's end.
+ */
+static void say_bubble(const struct job *x, struct mc_json *j)
+{
+    const struct mc_cli_traced *t = &x->traced;
+    double took = t->last_ms - t->first_ms, bubble = 1 - t->busy_ms / (t->ranks * took);
+    mc_json_open(j, "bubble", '{');
+    mc_json_f64(j, "measured", bubble);
+    mc_json_f64(j, "predicted", x->bubble);
+    mc_json_f64(j, "measured_ms", took);
+    mc_json_f64(j, "predicted_ms", x->makespan * 1e3);
+    mc_json_close(j, '}');
+    fprintf(stderr,
+            "bubble: measured %.1f %% of %.1f ms; predicted, with the times of its ops, %.1f %% of "
+            "%.1f ms\n",
+            100 * bubble, took, 100 * x->bubble, x->makespan * 1e3);
+}
+
 static mc_status make(const struct mc_rundir *rd, int64_t step, struct job *x, struct mc_err *err)
 {
     struct mc_json *j = x->j;
@@ -213,7 +237,7 @@ static mc_status make(const struct mc_rundir *rd, int64_t step, struct job *x, s
                           rd->path, step < 0 ? "" : " of that step");
     MC_TRY(mc_cli_traced_open(dir, found, NULL, &x->traced, err));
     if (x->traced.sched)
-        MC_TRY(predict(&x->traced, &x->start, err));
+        MC_TRY(predict(x, err));
     mc_json_open(j, NULL, '{');
     mc_json_open(j, "traceEvents", '[');
     for (x->rank = 0;; x->rank++) {
@@ -225,6 +249,8 @@ static mc_status make(const struct mc_rundir *rd, int64_t step, struct job *x, s
     mc_json_close(j, ']');
     mc_json_str(j, "displayTimeUnit", "ms");
     mc_json_i64(j, "step", found);
+    if (x->start)
+        say_bubble(x, j);
     mc_json_close(j, '}');
     if (j->failed)
         return mc_err_set(err, MC_E_NOMEM, "no memory for the timeline");

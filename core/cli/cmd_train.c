@@ -292,7 +292,7 @@ static mc_status look_back(struct train *t, struct mc_err *err)
 static mc_status new_segment(struct train *t, struct mc_err *err)
 {
     struct mc_json j;
-    char host[200] = "localhost", *map;
+    char host[200] = "localhost", *map, *schedule = NULL;
     const char *hosts[1] = {host};
     gethostname(host, sizeof host - 1);
     const struct mc_launch where = {.layout = &t->layout,
@@ -304,10 +304,16 @@ static mc_status new_segment(struct train *t, struct mc_err *err)
     mc_json_init_grow(&j);
     j.pretty = 1;
     mc_recipe_write_json(t->r.recipe, &j);
-    mc_status st = j.failed ? mc_err_set(err, MC_E_NOMEM, "no memory for the recipe's text")
-                            : mc_rundir_new_segment(&t->rd, t->r.loaded.text, j.buf, map, err);
+    mc_status st =
+        j.failed ? mc_err_set(err, MC_E_NOMEM, "no memory for the recipe's text") : MC_OK;
+    if (st == MC_OK && t->r.line)
+        st = mc_line_text(t->r.line, &schedule, err);
+    const struct mc_segment_text text = {t->r.loaded.text, j.buf, map, schedule};
+    if (st == MC_OK)
+        st = mc_rundir_new_segment(&t->rd, &text, err);
     mc_json_fini(&j);
     mc_free(map);
+    mc_free(schedule);
     return mc_err_trail(err, st, __FILE__, __LINE__);
 }
 

@@ -1,7 +1,8 @@
 /* load.c - a recipe from the command line: load, check, tabulate, say what is wrong. Floor 8 (cli).
  *
- * I1  All problems of all three stages that can be known are said in one run; a later stage runs
- *     only on what the earlier one made whole.
+ * I1  All problems of all stages that can be known are said in one run; a later stage runs only on
+ *     what the earlier one made whole: the keys and the layout, the pipeline's schedules, memory,
+ *     which depends on both, and data.
  * I2  With --json the problems are the answer: {"ok":false,"errors":[...]} on stdout.
  * I3  A stop signal (of commands that listen to them) ends it after the stage in hand: 76.
  *
@@ -35,15 +36,18 @@ static int report(struct mc_cli_recipe *r, mc_status st, const struct mc_err *er
     return mc_status_exit_code(st);
 }
 
-static mc_status check(struct mc_cli_recipe *r, struct mc_err *err)
+static mc_status check(struct mc_cli_recipe *r, int memory, struct mc_err *err)
 {
     struct mc_check_cfg cfg = {.ranks = (int)r->ranks,
                                .nodes = (int)r->nodes,
                                .per_node = (int)r->per_node,
                                .for_train = r->for_train,
                                .memory = mc_train_plan_fullest,
+                               .line = r->line,
                                .planned = &r->memory,
                                .base_dir = r->loaded.base_dir};
+    if (memory)
+        return mc_check_memory(r->loaded.box, &cfg, &r->problems, &r->notes, err);
     r->notes.n = 0;
     return mc_check(r->loaded.box, &cfg, &r->problems, &r->notes, err);
 }
@@ -114,13 +118,15 @@ int mc_cli_load(struct mc_cli_recipe *r)
     struct mc_load_cfg load = {.path = r->path, .home = r->home, .set = set, .nset = nset};
     st = mc_lua_load_recipe(&load, &r->problems, &r->loaded, &err);
     if (go_on(st))
-        st = check(r, &err);
+        st = check(r, 0, &err);
     if (go_on(st))
         st = mc_lua_tabulate(&r->loaded, &r->problems, &err); /* I1 */
     if (go_on(st) && mc_recipe_of(r->loaded.box)->batch.function)
-        st = check(r, &err); /* the sizes are known only now */
+        st = check(r, 0, &err); /* the sizes are known only now */
     if (go_on(st) && r->problems.n == 0)
         st = mc_cli_schedule_check(r, &err);
+    if (go_on(st) && r->problems.n == 0)
+        st = check(r, 1, &err);
     if (st == MC_OK)
         settle_samples(r);
     if (go_on(st) && r->problems.n == 0)
@@ -138,6 +144,8 @@ int mc_cli_load(struct mc_cli_recipe *r)
 
 void mc_cli_unload(struct mc_cli_recipe *r)
 {
+    mc_line_destroy(r->line);
+    r->line = NULL;
     mc_lua_loaded_fini(&r->loaded);
     mc_problems_fini(&r->problems);
     memset(&r->loaded, 0, sizeof r->loaded);

@@ -6,6 +6,8 @@
  * I3  The counter-example is as small as can be had cheaply: the fewest microbatches with which the
  *     function's schedule is refused. A function that took its time to be refused (it may loop) is
  *     not asked again.
+ * I4  What was proven is what runs: the schedules are kept as they are (r->line), and no function
+ * is asked again.
  *
  * Memory: schedules are handles; costs are the caller's. Threads: one. */
 #include "cli.h"
@@ -116,52 +118,79 @@ mc_status mc_cli_cut(struct mc_cli_recipe *r, const struct mc_stages_work *work,
     return st;
 }
 
+/* A refusal of m microbatches, with the smallest number that is refused alike (I3). */
+static mc_status refuse(struct mc_cli_recipe *r, int64_t m, const struct mc_sched_costs *c,
+                        int64_t begun, struct mc_err *why, struct mc_err *err)
+{
+    char file[256];
+    int line, depth;
+    for (int64_t small = 1;
+         small < m && small <= SMALLEST_TRIES && mc_clock_ns() - begun < SMALLEST_NS; small++) {
+        struct mc_err less = {0};
+        if (prove(r, small, c, 0, NULL, &depth, &less) == MC_E_RECIPE &&
+            strstr(less.msg, "slot")) { /* the schedule's fault, not a number it cannot take */
+            *why = less;
+            m = small;
+            break;
+        }
+    }
+    if (!r->json && mc_clock_ns() - begun < 2 * SMALLEST_NS) {
+        struct mc_err again = {0};
+        prove(r, m, c, 1, NULL, &depth, &again);
+    }
+    mc_recipe_where(r->loaded.box, "parallel.schedule", file, &line);
+    mc_problems_add(&r->problems, "parallel.schedule", file, line, NULL,
+                    "with %lld microbatch%s: %s", (long long)m, m == 1 ? "" : "es", why->msg);
+    return mc_err_set(err, MC_E_RECIPE, "%s", why->msg);
+}
+
+static void blame(struct mc_cli_recipe *r, const struct mc_err *err)
+{
+    char file[256];
+    int line;
+    mc_recipe_where(r->loaded.box, "parallel.schedule", file, &line);
+    mc_problems_add(&r->problems, "parallel.schedule", file, line, NULL, "%s", err->msg);
+}
+
 mc_status mc_cli_schedule_check(struct mc_cli_recipe *r, struct mc_err *err)
 {
     const struct mc_recipe *recipe = mc_recipe_of(r->loaded.box);
+    const struct mc_parallel_cfg *p = &recipe->parallel;
     struct mc_sched_costs c;
+    struct mc_sched *s[MC_STAGES_COUNTS];
     int64_t counts[MC_STAGES_COUNTS];
-    int depth;
-    if (recipe->parallel.pp == 1)
+    int depth = DEPTH, kept = 0, *cut;
+    mc_line_destroy(r->line);
+    r->line = NULL;
+    if (p->pp == 1)
         return MC_OK;
-    int n = mc_stages_microbatches(recipe, counts), *cut;
+    int n = mc_stages_microbatches(recipe, counts);
     MC_TRY(mc_cli_cut(r, NULL, &cut, NULL, err));
     mc_status st = mc_cli_costs_create(recipe, cut, NULL, NULL, &c, err);
-    mc_free(cut);
-    if (st != MC_OK)
+    if (st != MC_OK) {
+        mc_free(cut);
         return st;
-    for (int k = 0; k < n && st == MC_OK; k++) { /* I1 */
+    }
+    for (; kept < n && st == MC_OK; kept += st == MC_OK) { /* I1 */
         struct mc_err why = {0};
         const int64_t begun = mc_clock_ns();
-        st = prove(r, counts[k], &c, 0, NULL, &depth, &why);
-        if (st != MC_E_RECIPE) {
-            if (st != MC_OK && err)
-                *err = why;
-            continue;
-        }
-        char file[256];
-        int line;
-        int64_t m = counts[k];
-        for (int64_t small = 1; small < counts[k] && small <= SMALLEST_TRIES && /* I3 */
-                                mc_clock_ns() - begun < SMALLEST_NS;
-             small++) {
-            struct mc_err less = {0};
-            if (prove(r, small, &c, 0, NULL, &depth, &less) == MC_E_RECIPE &&
-                strstr(less.msg, "slot")) { /* the schedule's fault, not a number it cannot take */
-                why = less;
-                m = small;
-                break;
-            }
-        }
-        if (!r->json && mc_clock_ns() - begun < 2 * SMALLEST_NS) {
-            struct mc_err again = {0};
-            prove(r, m, &c, 1, NULL, &depth, &again);
-        }
-        mc_recipe_where(r->loaded.box, "parallel.schedule", file, &line);
-        mc_problems_add(&r->problems, "parallel.schedule", file, line, NULL,
-                        "with %lld microbatch%s: %s", (long long)m, m == 1 ? "" : "es", why.msg);
-        mc_err_set(err, MC_E_RECIPE, "%s", why.msg);
+        int need = 0;
+        st = prove(r, counts[kept], &c, 0, &s[kept], &need, &why);
+        depth = need > depth ? need : depth;
+        if (st == MC_E_RECIPE)
+            st = refuse(r, counts[kept], &c, begun, &why, err);
+        else if (st != MC_OK && err)
+            *err = why;
     }
     mc_cli_costs_destroy(&c);
+    if (st == MC_OK) {
+        st = mc_line_create((int)p->pp, (int)p->chunks, cut, s, n, depth, &r->line, err); /* I4 */
+        if (st == MC_E_RECIPE)
+            blame(r, err);
+    } else {
+        for (int k = 0; k < kept; k++)
+            mc_sched_destroy(s[k]);
+    }
+    mc_free(cut);
     return st;
 }

@@ -8,15 +8,19 @@
  *
  * I1  Every rank works out the same layout from the same words and the same checkpoint; the agent
  *     compares the hash of the recipe with its own.
- * I2  The layout is asked for, not remembered: tp is --set parallel.tp, else the largest part of
- * the recipe's that divides the ranks; all other ranks are dp. A checkpoint has no layout. I3  One
- * rank, and no --ranks: this process, no agent. I4  Nothing is written to a run: agents without one
- * keep no events and no incidents.
+ * I2  The layout is asked for, not remembered: pp is --set parallel.pp, else 1; tp is --set
+ *     parallel.tp, else the largest part of the recipe's that divides the ranks; all other ranks
+ * are dp. A checkpoint has no layout. A pipeline goes forward only, so it has one chunk a rank and
+ *     no schedule to choose; its layers are cut evenly where that divides, else by their cost.
+ * I3  One rank, and no --ranks: this process, no agent.
+ * I4  Nothing is written to a run: agents without one keep no events and no incidents.
  *
  * Memory: struct mc_cli_several owns the seat. Threads: main. */
 #include "cli.h"
 #include "../agent/agent.h"
+#include "../base/arena.h"
 #include "../base/pool.h"
+#include "../plan/stages.h"
 #include "../run/ctl.h"
 #include <math.h>
 #include <stdio.h>
@@ -32,13 +36,14 @@ void mc_cli_several_init(struct mc_cli_several *s)
     s->seat.number = -1;
 }
 
-static mc_status set_one(const char *word, int64_t *tp, int64_t *dp, int *sp, struct mc_err *err)
+static mc_status set_one(const char *word, int64_t *tp, int64_t *pp, int64_t *dp, int *sp,
+                         struct mc_err *err)
 {
     const struct {
         const char *key;
         int64_t *n;
-    } key[] = {{"parallel.tp=", tp}, {"parallel.dp=", dp}};
-    for (int i = 0; i < 2; i++) {
+    } key[] = {{"parallel.tp=", tp}, {"parallel.pp=", pp}, {"parallel.dp=", dp}};
+    for (int i = 0; i < 3; i++) {
         size_t len = strlen(key[i].key);
         if (strncmp(word, key[i].key, len) != 0)
             continue;
@@ -51,8 +56,8 @@ static mc_status set_one(const char *word, int64_t *tp, int64_t *dp, int *sp, st
         return MC_OK;
     }
     return mc_err_set(err, MC_E_USAGE,
-                      "--set %.80s: of a checkpoint only parallel.tp, parallel.dp and parallel.sp "
-                      "can be chosen here; the rest is what it was trained with",
+                      "--set %.80s: of a checkpoint only parallel.tp, parallel.pp, parallel.dp and "
+                      "parallel.sp can be chosen here; the rest is what it was trained with",
                       word);
 }
 
@@ -66,33 +71,57 @@ static int64_t common_divisor(int64_t a, int64_t b)
     return a;
 }
 
+/* Microbatches in flight, at most: one a rank, and one more on its way. */
+static mc_status make_line(struct mc_cli_several *s, struct mc_recipe *r, struct mc_err *err)
+{
+    struct mc_parallel_cfg *p = &r->parallel;
+    int pp = (int)p->pp, even = r->model.layers % pp == 0;
+    int *cut = mc_alloc((size_t)(pp + 1) * sizeof *cut, "layers of stages");
+    if (!cut)
+        return mc_err_set(err, MC_E_NOMEM, "no memory for the cut of the layers");
+    snprintf(p->stages, sizeof p->stages, "%s", even ? "even" : "auto"); /* I2 */
+    mc_status st = mc_stages_cut(r, NULL, cut, err);
+    if (st == MC_OK)
+        st = mc_line_forward(pp, cut, 2 * pp, &s->line, err);
+    mc_free(cut);
+    return st;
+}
+
 mc_status mc_cli_several_settle(struct mc_cli_several *s, struct mc_recipe *r, struct mc_err *err)
 {
     struct mc_parallel_cfg *p = &r->parallel;
-    int64_t tp = 0, dp = 0, world = s->ranks;
+    int64_t tp = 0, pp = 1, dp = 0, world = s->ranks;
     int sp = p->sp;
     for (int i = 0; i < s->set.n; i++)
-        MC_TRY(set_one(s->set.v[i], &tp, &dp, &sp, err));
+        MC_TRY(set_one(s->set.v[i], &tp, &pp, &dp, &sp, err));
     if (world == 0)
-        world = (tp > 0 ? tp : 1) * (dp > 0 ? dp : 1);
+        world = (tp > 0 ? tp : 1) * pp * (dp > 0 ? dp : 1);
     if (tp == 0) /* I2 */
-        tp = dp > 0 && world % dp == 0 ? world / dp : common_divisor(p->tp, world);
+        tp = dp > 0 && world % (pp * dp) == 0 ? world / (pp * dp)
+                                              : common_divisor(p->tp, world / pp);
+    if (tp == 0)
+        tp = 1;
     if (dp == 0)
-        dp = world / tp;
-    if (tp * dp != world)
-        return mc_err_set(err, MC_E_USAGE,
-                          "parallel.tp %lld x parallel.dp %lld are %lld ranks, and --ranks is %lld",
-                          (long long)tp, (long long)dp, (long long)(tp * dp), (long long)world);
+        dp = world / (tp * pp);
+    if (tp * pp * dp != world)
+        return mc_err_set(
+            err, MC_E_USAGE,
+            "parallel.tp %lld x parallel.pp %lld x parallel.dp %lld are %lld ranks, and "
+            "--ranks is %lld",
+            (long long)tp, (long long)pp, (long long)dp, (long long)(tp * pp * dp),
+            (long long)world);
     if (world > MC_AGENT_RANKS)
         return mc_err_set(err, MC_E_USAGE, "ranks on one machine: 1 to %d, not %lld",
                           MC_AGENT_RANKS, (long long)world);
     p->tp = tp;
     p->dp = dp;
-    p->pp = p->cp = p->ep = 1;
+    p->pp = pp;
+    p->cp = p->ep = p->chunks = 1;
     p->sp = sp && tp > 1;
     s->seat.world = world;
     s->threads = mc_pool_default_threads((int)world);
-    return mc_check_layout(r, (int)world, &s->layout, err);
+    MC_TRY(mc_check_layout(r, (int)world, &s->layout, err));
+    return pp > 1 ? make_line(s, r, err) : MC_OK;
 }
 
 int mc_cli_several_is_agent(const struct mc_cli_several *s)
@@ -117,7 +146,7 @@ int mc_cli_several_run(struct mc_cli_several *s, const struct mc_cli_model *m, c
         word[n++] = argv[i] == m->path ? m->ckpt : argv[i]; /* the newest now, not once a rank */
     word[n] = NULL;
     /* would the model go on this layout? Else every rank would say it. */
-    mc_status st = mc_train_plan_rank(m->recipe, &s->layout, 0, 1, &plan, &err);
+    mc_status st = mc_train_plan_rank(m->recipe, &s->layout, s->line, 0, 1, &plan, &err);
     if (st == MC_OK)
         st = mc_exe_find(exe, &err);
     const struct mc_agent_run run = {.command = command,
@@ -158,5 +187,7 @@ int mc_cli_several_end(struct mc_cli_several *s, mc_status st, const struct mc_e
         mc_say_error(err, st);
     mc_cli_seat_leave(&s->seat, st);
     mc_cli_seat_give_back(&s->seat);
+    mc_line_destroy(s->line);
+    s->line = NULL;
     return rc;
 }

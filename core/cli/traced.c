@@ -81,6 +81,9 @@ static mc_status take(void *arg, json_t *o, struct mc_err *err)
     r->most = mb + 1 > r->most ? mb + 1 : r->most;
     if (r->t->first_ms < 0 || begin < r->t->first_ms)
         r->t->first_ms = begin;
+    if (num(o, "end") > r->t->last_ms)
+        r->t->last_ms = num(o, "end");
+    r->t->busy_ms += took;
     return MC_OK;
 }
 
@@ -110,6 +113,7 @@ static mc_status read_ranks(struct reader *r, const char *dir, int64_t step, str
     char path[1300];
     for (int k = 0;; k++) {
         snprintf(path, sizeof path, "%s/trace-%lld.%d.jsonl", dir, (long long)step, k);
+        r->t->ranks = k;
         if (!mc_sys_exists(path))
             return MC_OK;
         MC_TRY(mc_cli_trace_lines(path, take, r, err));

@@ -1,7 +1,8 @@
 /* graph_bucket.c - buckets of the flat buffers: where they lie, when a pass needs them and is done
  * with them, and how their gradients are finished.
  *
- * I1  Buckets are the stem, each layer and the head, as far as the rank has them; in storage order
+ * I1  Buckets are the stem, each layer and the head, as far as the rank has them, and a table that
+ * is a copy of another rank's; in storage order
  * they cover the flat buffer without overlap. I2  A parameter belongs to the bucket of the function
  * that made it, whoever else uses it; so a tied table's bucket is done when its last use is, in
  * backward that of the embedding. A part that uses a parameter of another part of this rank has

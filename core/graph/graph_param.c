@@ -81,9 +81,18 @@ static const struct mc_call *of_stem(const struct mc_graph *g, const char *param
     return NULL;
 }
 
+/* What follows is in a bucket of its own. */
+static mc_status split_bucket(struct mc_graph *g, struct mc_err *err)
+{
+    const struct mc_bucket *b = &g->bucket[g->nbuckets - 1];
+    return b->param < g->nparams ? mc_graph_open_bucket(g, b->part, err) : MC_OK;
+}
+
 static mc_status add_param(struct mc_graph *g, const char *name, int layer,
                            const struct mc_param_spec *s, int fused, int *index, struct mc_err *err)
 {
+    if (g->nparams > 0 && g->param[g->nparams - 1].elsewhere < 0)
+        MC_TRY(split_bucket(g, err));
     struct mc_param *p = mc_graph_room(g->param, g->nparams, &g->cap_params, sizeof *p);
     int64_t align = fused ? 1 : MC_PARAM_ALIGN;
     if (!p)
@@ -113,7 +122,8 @@ static mc_status add_param(struct mc_graph *g, const char *name, int layer,
     for (int a = 0; a < MC_NAXES; a++) {
         const struct mc_place *at = &p->sharding.on[a];
         int same = at->kind == MC_SHARD ? at->copies + !at->copies : g->cfg.axis_size[a];
-        if (a != MC_AXIS_DP && a != MC_AXIS_CP && g->cfg.coord[a] % same != 0)
+        int apart = a == MC_AXIS_DP || a == MC_AXIS_CP || a == MC_AXIS_PP; /* not copies of it */
+        if (!apart && g->cfg.coord[a] % same != 0)
             p->owned = 0;
         if (at->kind == MC_SHARD && at->copies > 1)
             p->grad_sum_axes |= 1u << a; /* each copy has the gradient of its own readers */
@@ -153,6 +163,7 @@ static mc_status copy_of_stem(struct mc_graph *g, int layer, const struct mc_par
                : strcmp(c->op, "positions") == 0 ? MC_PARAM_POSITION
                                                  : s->cls;
     copy.std = mc_call_num(c, "std", g->cfg.recipe->model.init_std);
+    MC_TRY(split_bucket(g, err)); /* replicas share the rest as they do without a copy */
     MC_TRY(add_param(g, s->tied, layer, &copy, 0, index, err));
     g->param[*index].elsewhere = -1;
     g->param[*index].owned = 0;

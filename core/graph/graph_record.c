@@ -51,7 +51,8 @@ enum share { ONE_OF_ALL, ADDS, PARTIAL };
 static enum share share_on(const struct mc_graph *g, const struct mc_gvalue *v, int a, int grad)
 {
     const struct mc_place *at = &v->sharding.on[a];
-    if (g->cfg.axis_size[a] == 1 || a == MC_AXIS_DP) /* replicas have rows of their own */
+    /* replicas have rows of their own, stages layers */
+    if (g->cfg.axis_size[a] == 1 || a == MC_AXIS_DP || a == MC_AXIS_PP)
         return ADDS;
     if (at->kind == MC_SHARD)
         return at->copies > 1 ? (grad ? PARTIAL : ONE_OF_ALL) : ADDS;

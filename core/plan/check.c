@@ -3,7 +3,8 @@
  * pointer).
  *
  * Order: the layout against the ranks (dp "auto" is resolved first, because the batch needs it),
- * the recipe's own cross-checks, the machine, what this version does not do, data, memory.
+ * the recipe's own cross-checks, the machine, what this version does not do, data. Memory comes by
+ * a call of its own: with a pipeline it depends on the schedule, which is made after all that.
  * I1  All problems come in one run; a later check is left out only where an earlier problem took
  *     its ground away.
  * I2  A key that this version would not follow is refused for training and noted otherwise;
@@ -215,9 +216,6 @@ static void check_version(struct check *c)
     const struct mc_recipe *r = c->r;
     const struct mc_parallel_cfg *p = &r->parallel;
 
-    if (p->pp > 1 && c->cfg->for_train)
-        say(c, "parallel.pp", "",
-            "this version trains without pipelines; check and plan accept it");
     if (p->ep > 1)
         refuse(c, "parallel.ep", "", "this version has no expert parallel");
     if (p->cp > 1)
@@ -394,7 +392,6 @@ static int threads_of(const struct check *c)
     return mc_pool_default_threads(c->cfg->for_train ? c->world : here);
 }
 
-/* Only of a recipe without problems: the plan builds the model's graph. */
 static mc_status check_memory(struct check *c, struct mc_err *err)
 {
     const struct mc_recipe *r = c->r;
@@ -407,12 +404,12 @@ static mc_status check_memory(struct check *c, struct mc_err *err)
 
     if (!c->cfg->memory || r->batch.global == 0)
         return MC_OK;
-    if (r->parallel.pp > 1 || r->parallel.cp > 1 || r->parallel.ep > 1) {
-        note(c, "memory: not planned for pipelines in this version");
+    if (r->parallel.cp > 1 || r->parallel.ep > 1) {
+        note(c, "memory: not planned for cp and ep in this version");
         return MC_OK;
     }
     MC_TRY(mc_check_layout(r, c->world, &l, err));
-    st = c->cfg->memory(r, &l, threads_of(c), &m, &why);
+    st = c->cfg->memory(r, &l, c->cfg->line, threads_of(c), &m, &why);
     if (st == MC_E_RECIPE || st == MC_E_USAGE) {
         /* The graph's faults are the model's; the optimizer's rules name their own key. */
         say(c, strncmp(why.msg, "optim.", 6) == 0 ? "optim" : "model", "", "%s", why.msg);
@@ -446,12 +443,22 @@ static mc_status check_memory(struct check *c, struct mc_err *err)
     return MC_OK;
 }
 
+/* The verdict on n problems. */
+static mc_status found(const struct check *c, int n, struct mc_err *err)
+{
+    const struct mc_problems *ps = c->problems;
+
+    return mc_err_set(err, c->machine == n ? MC_E_MACHINE : MC_E_RECIPE, "%s%s%s",
+                      ps->n ? ps->p[ps->n - 1].path : "the recipe", ps->n ? ": " : " has problems",
+                      ps->n ? ps->p[ps->n - 1].message : "");
+}
+
 mc_status mc_check(struct mc_recipe_box *box, const struct mc_check_cfg *cfg,
                    struct mc_problems *problems, struct mc_check_notes *notes, struct mc_err *err)
 {
     struct check c = {
         .box = box, .r = mc_recipe_of(box), .cfg = cfg, .problems = problems, .notes = notes};
-    int before = problems->said, found;
+    int before = problems->said;
 
     check_layout(&c);
     mc_recipe_cross(box, problems);
@@ -459,15 +466,24 @@ mc_status mc_check(struct mc_recipe_box *box, const struct mc_check_cfg *cfg,
     check_version(&c);
     note_noops(&c);
     check_data(&c);
-    if (problems->said == before) {
-        mc_recipe_resolve_lr(box);
-        MC_TRY(check_memory(&c, err));
-    }
-    found = problems->said - before;
-    if (found > 0)
-        return mc_err_set(err, c.machine == found ? MC_E_MACHINE : MC_E_RECIPE, "%s%s%s",
-                          problems->n ? problems->p[problems->n - 1].path : "the recipe",
-                          problems->n ? ": " : " has problems",
-                          problems->n ? problems->p[problems->n - 1].message : "");
+    if (problems->said > before)
+        return found(&c, problems->said - before, err);
+    mc_recipe_resolve_lr(box);
     return MC_OK;
+}
+
+mc_status mc_check_memory(struct mc_recipe_box *box, const struct mc_check_cfg *cfg,
+                          struct mc_problems *problems, struct mc_check_notes *notes,
+                          struct mc_err *err)
+{
+    struct check c = {
+        .box = box, .r = mc_recipe_of(box), .cfg = cfg, .problems = problems, .notes = notes};
+    struct mc_layout l;
+    int before = problems->said;
+
+    MC_TRY(mc_check_layout(c.r, 0, &l, err));
+    c.world = l.world;
+    c.per_node = cfg->per_node > 0 ? cfg->per_node : (int)c.r->cluster.per_node;
+    MC_TRY(check_memory(&c, err));
+    return problems->said > before ? found(&c, problems->said - before, err) : MC_OK;
 }

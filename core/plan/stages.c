@@ -197,18 +197,30 @@ static int add(int64_t *counts, int n, int64_t v)
     return n + 1;
 }
 
+/* The microbatches of a batch of `global` samples. */
+static int add_batch(const struct mc_recipe *r, int64_t *counts, int n, int64_t global)
+{
+    int64_t dp = r->parallel.dp > 0 ? r->parallel.dp : 1, micro = r->batch.micro;
+    int64_t least = (global / dp + micro - 1) / micro;
+    int64_t most = ((global + dp - 1) / dp + micro - 1) / micro;
+    if (least > 0) /* a replica without samples has no pipeline to run */
+        n = add(counts, n, least);
+    return most > 0 ? add(counts, n, most) : n;
+}
+
 int mc_stages_microbatches(const struct mc_recipe *r, int64_t counts[MC_STAGES_COUNTS])
 {
-    int n = 0;
-    int64_t dp = r->parallel.dp > 0 ? r->parallel.dp : 1, micro = r->batch.micro;
-    for (int i = -1; i < r->batch.nramp; i++) {
-        int64_t global = i < 0 ? r->batch.global : r->batch.ramp[i].global;
-        int64_t least = (global / dp + micro - 1) / micro;
-        int64_t most = ((global + dp - 1) / dp + micro - 1) / micro;
-        if (least > 0) /* a replica without samples has no pipeline to run */
-            n = add(counts, n, least);
-        if (most > 0)
-            n = add(counts, n, most);
+    int64_t seq = r->model.seq;
+    struct mc_quantity batch = {0};
+    int n = add_batch(r, counts, 0, r->batch.global);
+    for (int i = 0; i < r->batch.nramp; i++)
+        n = add_batch(r, counts, n, r->batch.ramp[i].global);
+    for (int i = 0; i < r->data.nphases; i++) { /* as mc_phase_at() has it */
+        const struct mc_phase_cfg *p = &r->data.phase[i];
+        seq = p->seq > 0 ? p->seq : seq;
+        batch = p->batch.n > 0 ? p->batch : batch;
+        if (batch.n > 0)
+            n = add_batch(r, counts, n, batch.unit == MC_UNIT_TOKENS ? batch.n / seq : batch.n);
     }
     return n;
 }

@@ -38,5 +38,5 @@ mc_status mc_stages_cost(const struct mc_recipe *r, const int *cut, int n, doubl
 
 /* The distinct numbers of microbatches of a replica over the run, ascending; returns how many, at
  * most cap. Batches that dp does not divide give two. */
-enum { MC_STAGES_COUNTS = 2 * (MC_MAX_RAMP + 1) };
+enum { MC_STAGES_COUNTS = 2 * (MC_MAX_RAMP + 1 + MC_MAX_PHASES) };
 int mc_stages_microbatches(const struct mc_recipe *r, int64_t counts[MC_STAGES_COUNTS]);

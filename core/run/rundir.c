@@ -350,8 +350,7 @@ static mc_status put_file(const char *dir, const char *name, const char *text, s
     return st != MC_OK ? st : closed;
 }
 
-mc_status mc_rundir_new_segment(struct mc_rundir *rd, const char *recipe_text,
-                                const char *resolved_json, const char *launch_map,
+mc_status mc_rundir_new_segment(struct mc_rundir *rd, const struct mc_segment_text *text,
                                 struct mc_err *err)
 {
     char all[1100], fresh[1100], final[1100], name[32];
@@ -366,9 +365,10 @@ mc_status mc_rundir_new_segment(struct mc_rundir *rd, const char *recipe_text,
     snprintf(name, sizeof name, "segments/%03d.new", n);
     MC_TRY(mc_rundir_file(rd, name, fresh, err));
     MC_TRY(mc_sys_mkdir(fresh, NULL, err)); /* what a crash left under that name is overwritten */
-    MC_TRY(put_file(fresh, "recipe.lua", recipe_text, err));
-    MC_TRY(put_file(fresh, "resolved.json", resolved_json, err));
-    MC_TRY(put_file(fresh, "launch_map.tsv", launch_map, err));
+    MC_TRY(put_file(fresh, "recipe.lua", text->recipe, err));
+    MC_TRY(put_file(fresh, "resolved.json", text->resolved, err));
+    MC_TRY(put_file(fresh, "launch_map.tsv", text->launch_map, err));
+    MC_TRY(put_file(fresh, "schedule.txt", text->schedule, err));
     MC_TRY(mc_sys_fsync_dir(fresh, err));
     MC_TRY(mc_sys_rename(fresh, final, err));
     MC_TRY(mc_sys_fsync_dir(all, err));

@@ -30,9 +30,12 @@ mc_status mc_rundir_lock(struct mc_rundir *rd, struct mc_err *err);
  * when it holds. */
 mc_status mc_rundir_held(const struct mc_rundir *rd, struct mc_err *err);
 void mc_rundir_close(struct mc_rundir *rd); /* drops this process's hold */
-/* New segment: folder made, recipe text and resolved text stored durably, rd->segment set. */
-mc_status mc_rundir_new_segment(struct mc_rundir *rd, const char *recipe_text,
-                                const char *resolved_json, const char *launch_map,
+/* The texts of a segment's files; NULL: no such file. */
+struct mc_segment_text {
+    const char *recipe, *resolved, *launch_map, *schedule;
+};
+/* New segment: folder made, its files stored durably, rd->segment set. */
+mc_status mc_rundir_new_segment(struct mc_rundir *rd, const struct mc_segment_text *text,
                                 struct mc_err *err);
 mc_status mc_rundir_file(const struct mc_rundir *rd, const char *name, char out[1100],
                          struct mc_err *err); /* RUN/name */

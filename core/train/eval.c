@@ -5,14 +5,14 @@
  * I2  Evaluation changes no state of training: it has its own graph over the same parameters, and
  *     uses scratch and batch buffers between steps.
  *     Several replicas evaluate a part each; their sums are added.
- * I3  A stop signal ends it between microbatches; a part of a mean is never reported. The books
- * then say that it is owed, and the resumed run begins with it.
+ * I3  A stop signal ends it between microbatches, with a pipeline between its rounds of several; a
+ *     part of a mean is never reported. The books then say that it is owed, and the resumed run
+ *     begins with it.
  *
  * Memory: the trainer's arenas, or the session's (session.c). Threads: the trainer's. */
 #include "train_int.h"
 #include "../run/spawn.h"
 #include <math.h>
-#include <stdatomic.h>
 #include <string.h>
 
 int mc_eval_due(const struct mc_trainer *t)
@@ -20,7 +20,7 @@ int mc_eval_due(const struct mc_trainer *t)
     return mc_crossed(&t->recipe->eval.every, &t->step.before, &t->step.after, t->eval_ns);
 }
 
-/* Before each microbatch: has a rank failed, or a stop signal? Then all of them end here. */
+/* Before each round: has a rank failed, or a stop signal? Then all of them end here. */
 static mc_status agree(const struct mc_world *w, mc_status mine, int *stop, struct mc_err *err)
 {
     double v[2] = {mine != MC_OK, *stop};
@@ -31,6 +31,63 @@ static mc_status agree(const struct mc_world *w, mc_status mine, int *stop, stru
     return MC_OK;
 }
 
+/* ---- a round of b samples, whose tokens are there ---- */
+
+struct round {
+    const struct mc_eval_job *job;
+    struct mc_eval_sum *sum;
+};
+
+static mc_status before_op(void *arg, int64_t first, int64_t b, int op, int last,
+                           struct mc_microbatch *mb, struct mc_err *err)
+{
+    const struct mc_eval_job *job = ((const struct round *)arg)->job;
+    (void)op;
+    (void)last;
+    (void)err;
+    *mb = (struct mc_microbatch){.b = b,
+                                 .t = job->seq,
+                                 .tokens = job->tokens + first * job->seq,
+                                 .targets = job->targets + first * job->seq,
+                                 .watch = job->watch};
+    return MC_OK;
+}
+
+static void after_op(void *arg, const struct mc_pipe_note *n)
+{
+    const struct round *r = arg;
+    (void)n;
+    if (r->job->each)
+        r->job->each(r->job->arg, r->sum->samples);
+}
+
+static mc_status through_pipe(const struct mc_eval_job *job, int64_t b, struct mc_eval_sum *s,
+                              struct mc_err *err)
+{
+    struct round r = {job, s};
+    struct mc_pipe_job p = {.graph = job->graph,
+                            .own = b,
+                            .micro = job->micro,
+                            .seq = job->seq,
+                            .loss = job->loss,
+                            .arg = &r,
+                            .microbatch = before_op,
+                            .ran = after_op};
+    memcpy(p.pad_s, job->pad_s, sizeof p.pad_s);
+    MC_TRY(mc_pipe_forward(job->pipe, &p, err));
+    for (int64_t k = 0; k * job->micro < b; k++) /* in stream order (I1) */
+        s->loss_sum += job->loss[k];
+    return MC_OK;
+}
+
+static mc_status through_graph(const struct mc_eval_job *job, int64_t b, struct mc_eval_sum *s,
+                               struct mc_err *err)
+{
+    struct mc_microbatch mb = {
+        .b = b, .t = job->seq, .tokens = job->tokens, .targets = job->targets, .watch = job->watch};
+    return mc_graph_forward(job->graph, 0, &mb, 0, &s->loss_sum, err);
+}
+
 /* This replica's samples; all replicas go as many rounds as the one with most. */
 static mc_status eval_part(const struct mc_eval_job *job, struct mc_eval_sum *s, struct mc_err *err)
 {
@@ -38,8 +95,8 @@ static mc_status eval_part(const struct mc_eval_job *job, struct mc_eval_sum *s,
     int64_t first, own, zero, most;
     mc_batch_share(job->samples, w->replicas, 0, &zero, &most);
     mc_batch_share(job->samples, w->replicas, w->replica, &first, &own);
-    for (int64_t at = 0; at < most; at += job->micro) {
-        int64_t b = own - at < job->micro ? own - at : job->micro;
+    for (int64_t at = 0; at < most; at += job->round) {
+        int64_t b = own - at < job->round ? own - at : job->round;
         int stop = job->poll && mc_signals_pending();
         mc_status st = MC_OK;
         if (b > 0 && !stop)
@@ -56,12 +113,7 @@ static mc_status eval_part(const struct mc_eval_job *job, struct mc_eval_sum *s,
             if (job->id_bytes && job->targets[i] >= 0)
                 s->bytes += job->id_bytes[job->targets[i]];
         }
-        struct mc_microbatch mb = {.b = b,
-                                   .t = job->seq,
-                                   .tokens = job->tokens,
-                                   .targets = job->targets,
-                                   .watch = job->watch};
-        MC_TRY(mc_graph_forward(job->graph, 0, &mb, 0, &s->loss_sum, err));
+        MC_TRY(job->pipe ? through_pipe(job, b, s, err) : through_graph(job, b, s, err));
         s->samples += b;
         if (job->each)
             job->each(job->arg, s->samples);
@@ -89,8 +141,7 @@ static void each(void *arg, int64_t samples)
 {
     struct mc_trainer *t = arg;
     (void)samples;
-    if (t->cfg->page)
-        atomic_store_explicit(&t->cfg->page->beat_ns, mc_clock_ns(), memory_order_relaxed);
+    mc_step_beat(t);
 }
 
 /* The control rank's: event, log, hook. */
@@ -124,6 +175,18 @@ static mc_status tell(struct mc_trainer *t, const struct mc_eval_sum *sum, int64
     return MC_OK;
 }
 
+/* Samples of a round: with a pipe as many whole microbatches as the step's have room for. */
+static int64_t samples_of_round(const struct mc_trainer *t)
+{
+    int64_t micro = t->recipe->batch.micro, tokens = mc_batch_tokens(t->recipe, t->world.replicas);
+    const struct mc_line *line = t->cfg->line;
+    if (!line)
+        return micro;
+    int64_t n = tokens / (micro * t->recipe->model.seq),
+            most = line->sched[line->nsched - 1]->microbatches;
+    return micro * (n < most ? n : most);
+}
+
 mc_status mc_eval_run(struct mc_trainer *t, struct mc_err *err)
 {
     struct mc_eval_sum sum;
@@ -142,15 +205,20 @@ mc_status mc_eval_run(struct mc_trainer *t, struct mc_err *err)
     struct mc_eval_job job = {.world = &t->world,
                               .watch = mc_transfer_watch(t->transfer, 0),
                               .graph = t->graphs.eval,
+                              .pipe = t->pipe,
+                              .loss = t->piped.loss,
                               .data = t->data,
                               .samples = want > 0 && want < all ? want : all,
                               .micro = t->recipe->batch.micro,
                               .seq = t->recipe->model.seq,
+                              .round = samples_of_round(t),
                               .tokens = t->batch.tokens,
                               .targets = t->batch.targets,
                               .poll = 1,
                               .each = each,
                               .arg = t};
+    if (t->pipe)
+        mc_piped_pads(t->recipe, job.pad_s);
     mc_status st = mc_eval_sum(&job, &sum, err);
     t->books.eval_owed = st != MC_OK || sum.stopped; /* I3 */
     if (st != MC_OK) {

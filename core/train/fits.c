@@ -48,7 +48,8 @@ mc_status mc_train_fits(const struct mc_recipe *r, const char *base_dir, int thr
     struct mc_graphs g = {0};
     struct mc_ckpt *c;
     MC_TRY(mc_ckpt_open(ckpt_path, &c, err));
-    mc_status st = mc_graphs_build(r, NULL, 0, threads, &g, err);
+    mc_status st =
+        mc_graphs_build(&(struct mc_graphs_cfg){.recipe = r, .threads = threads}, &g, err);
     if (st == MC_OK)
         st = mc_tensors_fit(r, g.whole, c, err);
     if (st == MC_OK)

@@ -111,6 +111,14 @@ static mc_status check(const struct mc_recipe *r, const struct mc_generate_cfg *
     return MC_OK;
 }
 
+static mc_status infer(struct mc_session *s, struct mc_graph *g, const int32_t *tokens, int64_t n,
+                       int64_t pos, const void **logits, struct mc_err *err)
+{
+    if (s->pipe)
+        return mc_pipe_infer(s->pipe, g, tokens, n, pos, logits, err);
+    return mc_graph_infer(g, tokens, n, pos, logits, err);
+}
+
 mc_status mc_session_generate(struct mc_session *s, const struct mc_generate_cfg *cfg,
                               int64_t *ntokens, struct mc_err *err)
 {
@@ -130,7 +138,7 @@ mc_status mc_session_generate(struct mc_session *s, const struct mc_generate_cfg
     uint64_t key = mc_rng_key(cfg->seed, "generate");
     const void *out = NULL;
     if (st == MC_OK && cfg->max_tokens > 0)
-        st = mc_graph_infer(g, prompt, n, 0, &out, err);
+        st = infer(s, g, prompt, n, 0, &out, err);
     int64_t pos = n;
     while (st == MC_OK && made < cfg->max_tokens) {
         st = to_doubles(s, out, logit, err);
@@ -147,7 +155,7 @@ mc_status mc_session_generate(struct mc_session *s, const struct mc_generate_cfg
             break;
         if (pos >= mc_recipe_longest(s->recipe)) /* I3 */
             break;
-        st = mc_graph_infer(g, &id, 1, pos, &out, err);
+        st = infer(s, g, &id, 1, pos, &out, err);
         pos++;
     }
     mc_free(scratch);

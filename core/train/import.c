@@ -202,7 +202,8 @@ mc_status mc_import_open(const struct mc_recipe *r, int threads, const char *fro
     im->tied_head = -1;
     snprintf(im->from, sizeof im->from, "%s", from);
     MC_TRY_GOTO(st, mc_safetensors_open(from, &im->s, err), fail);
-    MC_TRY_GOTO(st, mc_graphs_build(r, NULL, 0, threads, &im->graphs, err), fail);
+    const struct mc_graphs_cfg cfg = {.recipe = r, .threads = threads};
+    MC_TRY_GOTO(st, mc_graphs_build(&cfg, &im->graphs, err), fail);
     MC_TRY_GOTO(st, mc_import_config(mc_safetensors_folder(im->s), r, &im->family, ps, err), fail);
     if (!im->family)
         im->family = guess(im->s);

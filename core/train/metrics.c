@@ -1,7 +1,7 @@
 /* metrics.c - one line a step for machines, one now and then for people. Floor 6 (train).
  *
  * metrics.jsonl: step loss grad_norm lr tokens samples skipped step_ms tokens_per_s mfu segment,
- * with several ranks exposed_ms (timeline.c),
+ * with several ranks exposed_ms (timeline.c), with a pipeline bubble_ms and bubble (piped.c),
  * and every log.mixture.every steps and in the last one mixture: what was read of each source so
  * far,
  * [{samples, tokens, share, weight}] in the order of data.train: share of all tokens, weight in
@@ -64,6 +64,10 @@ int mc_metrics_format(const struct mc_metric *m, char *dst, size_t cap)
     mc_json_f64(&j, "mfu", m->mfu);
     if (m->ranks > 1)
         mc_json_f64(&j, "exposed_ms", m->exposed_ms);
+    if (m->piped) {
+        mc_json_f64(&j, "bubble_ms", m->bubble_ms);
+        mc_json_f64(&j, "bubble", m->bubble);
+    }
     mc_json_i64(&j, "segment", m->segment);
     if (m->mixture)
         write_mixture(&j, m->mixture);

@@ -7,8 +7,11 @@
  * I2  Evaluation shares parameters and scratch with training: the two never overlap in time.
  * I3  One graph runs every phase of data.phases: planned for the longest sequence, run at the
  * length of the step in hand. Evaluation is of model.seq throughout, so that its losses compare.
- * I4  Ranks of one layout differ by their place on tp (padding, parameters that one of them holds)
- * and by their shard of the optimizer's state; batch buffers are the fullest replica's on all.
+ * I4  Ranks of one layout differ by their stages of the pipeline, by their place on tp (padding,
+ *     parameters that one of them holds) and by their shard of the optimizer's state; batch buffers
+ *     are the fullest replica's on all.
+ * I5  A rank of a pipeline has some of the model's parameters. What is looked up by name, or summed
+ *     over all of them, goes by a graph of the whole, which is never bound.
  *
  * Arena bytes:
  *     params         weights; fp32 and fp64: also the master
@@ -19,14 +22,17 @@
  *     temp           the larger of training's and evaluation's scratch
  *     tables         rope; evaluation has its own
  *     batch          samples, tokens, targets of the largest global batch; rows of one microbatch
+ *     pipe           messages between stages, and slices of a tied table's gradient
  *
  * Memory: the graphs are handles of the caller. Threads: one. */
 #include "train_int.h"
+#include "../pipe/exec.h"
+#include "../pipe/tied.h"
 #include <string.h>
 
-static const char *const arena_names[MC_NARENAS] = {"params", "grads",      "extra_grads", "master",
-                                                    "adam_m", "adam_v",     "slots",       "temp",
-                                                    "tables", "eval_slots", "eval_tables", "batch"};
+static const char *const arena_names[MC_NARENAS] = {
+    "params", "grads",  "extra_grads", "master",      "adam_m", "adam_v", "slots",
+    "temp",   "tables", "eval_slots",  "eval_tables", "batch",  "pipe"};
 
 const char *mc_arena_name(enum mc_arena_id id)
 {
@@ -86,6 +92,13 @@ int64_t mc_batch_largest(const struct mc_recipe *r)
     return samples;
 }
 
+int64_t mc_batch_tokens(const struct mc_recipe *r, int replicas)
+{
+    int64_t samples, tokens;
+    largest(r, replicas, &samples, &tokens);
+    return tokens;
+}
+
 struct batch_bytes {
     size_t sample, ids, row, total;
 };
@@ -112,20 +125,21 @@ void mc_batch_carve(const struct mc_recipe *r, int replicas, struct mc_arena *a,
 }
 
 /* Dense parameters: their replicas are dp x cp, and member m of that group has place m of it. */
-static mc_status build_shard(const struct mc_recipe *r, const struct mc_layout *l, int rank,
-                             struct mc_graphs *g, struct mc_err *err)
+static mc_status build_shard(const struct mc_graphs_cfg *cfg, struct mc_graphs *g,
+                             struct mc_err *err)
 {
+    const struct mc_layout *l = cfg->layout;
     int parts = 1, me = 0, coord[MC_NAXES];
     if (l) {
         int dp = l->size[MC_AXIS_DP], cp = l->size[MC_AXIS_CP];
-        mc_layout_coord(l, rank, coord);
+        mc_layout_coord(l, cfg->rank, coord);
         parts = dp * cp;
         me = l->stride[MC_AXIS_DP] > l->stride[MC_AXIS_CP]
                  ? coord[MC_AXIS_DP] * cp + coord[MC_AXIS_CP]
                  : coord[MC_AXIS_CP] * dp + coord[MC_AXIS_DP];
     }
-    return mc_shard_create(g->train, parts, me, r->parallel.shard_optimizer && parts > 1, &g->shard,
-                           err);
+    return mc_shard_create(g->train, parts, me, cfg->recipe->parallel.shard_optimizer && parts > 1,
+                           &g->shard, err);
 }
 
 static void set_optim(struct mc_graphs *g, const struct mc_shard *shard, enum mc_dtype precision)
@@ -136,53 +150,98 @@ static void set_optim(struct mc_graphs *g, const struct mc_shard *shard, enum mc
     g->bytes[MC_ARENA_ADAM_V] = m.v;
 }
 
-mc_status mc_graphs_build(const struct mc_recipe *r, const struct mc_layout *layout, int rank,
-                          int threads, struct mc_graphs *out, struct mc_err *err)
+void mc_graph_cfg_parts(struct mc_graph_cfg *cfg, const struct mc_line *line, int rank)
 {
+    cfg->nparts = line ? line->chunks : 1;
+    cfg->split = line ? mc_line_split(line) : 0;
+    cfg->part[0] = (struct mc_graph_part){
+        .end_layer = (int)cfg->recipe->model.layers, .has_stem = 1, .has_head = 1, .slots = 1};
+    for (int k = 0; line && k < line->chunks; k++)
+        mc_line_part(line, rank, k, &cfg->part[k]);
+}
+
+/* All parameters, by name (I5). */
+static mc_status build_whole(const struct mc_recipe *r, struct mc_graph **whole, struct mc_err *err)
+{
+    struct mc_graph_cfg cfg = {.recipe = r,
+                               .mode = MC_GRAPH_EVAL,
+                               .bound = {.b = 1, .t = r->model.seq, .pos0 = 0},
+                               .threads = 1};
+    mc_graph_cfg_parts(&cfg, NULL, 0);
+    for (int a = 0; a < MC_NAXES; a++)
+        cfg.axis_size[a] = 1;
+    return mc_graph_build(&cfg, whole, err);
+}
+
+static mc_status build_train(const struct mc_graphs_cfg *c, struct mc_graph_cfg *cfg,
+                             struct mc_graphs *g, struct mc_err *err)
+{
+    MC_TRY(mc_graph_build(cfg, &g->train, err));
+    const struct mc_graph_memory *m = mc_graph_memory(g->train);
+    MC_TRY(build_shard(c, g, err));
+    g->bytes[MC_ARENA_PARAMS] = m->params;
+    g->bytes[MC_ARENA_GRADS] = m->grads;
+    g->bytes[MC_ARENA_EXTRA_GRADS] = m->extra_grads;
+    g->bytes[MC_ARENA_SLOTS] = m->slots;
+    g->bytes[MC_ARENA_TEMP] = m->temp;
+    g->bytes[MC_ARENA_TABLES] = m->tables;
+    set_optim(g, g->shard, c->recipe->precision);
+    if (!c->line) {
+        g->whole = g->train;
+        return MC_OK;
+    }
+    size_t message = (size_t)mc_graph_edge_count(g->train, cfg->bound.b, cfg->bound.t) *
+                     mc_dtype_size(c->recipe->precision);
+    g->bytes[MC_ARENA_PIPE] =
+        mc_align_up(mc_pipe_bytes(c->line, cfg->coord[MC_AXIS_PP], message), MC_ALIGN) +
+        mc_tied_bytes(g->train, mc_optim_dtype(c->recipe->precision));
+    return c->memory ? MC_OK : build_whole(c->recipe, &g->whole, err);
+}
+
+static mc_status build_eval(const struct mc_graphs_cfg *c, struct mc_graph_cfg *cfg,
+                            struct mc_graphs *g, struct mc_err *err)
+{
+    const struct mc_recipe *r = c->recipe;
+    if (r->data.nvalid == 0 && !(r->data.holdout > 0) && !(r->data.split[1] > 0))
+        return MC_OK;
+    cfg->mode = MC_GRAPH_EVAL;
+    cfg->bound.t = r->model.seq;
+    cfg->split = 0;
+    MC_TRY(mc_graph_build(cfg, &g->eval, err));
+    const struct mc_graph_memory *e = mc_graph_memory(g->eval);
+    g->bytes[MC_ARENA_EVAL_SLOTS] = e->slots;
+    g->bytes[MC_ARENA_EVAL_TABLES] = e->tables;
+    if (e->temp > g->bytes[MC_ARENA_TEMP]) /* I2 */
+        g->bytes[MC_ARENA_TEMP] = e->temp;
+    return MC_OK;
+}
+
+mc_status mc_graphs_build(const struct mc_graphs_cfg *c, struct mc_graphs *out, struct mc_err *err)
+{
+    const struct mc_recipe *r = c->recipe;
+    const struct mc_layout *layout = c->layout;
     struct mc_graphs g = {0};
     struct mc_graph_cfg cfg = {
         .recipe = r,
         .mode = MC_GRAPH_TRAIN,
         .bound = {.b = r->batch.micro, .t = mc_recipe_longest(r), .pos0 = 0}, /* I3 */
-        .nparts = 1,
-        .part = {{.end_layer = (int)r->model.layers,
-                  .has_stem = 1,
-                  .has_head = 1,
-                  .slots = 1}}, /* one stage: backward follows its forward at once */
-        .threads = threads,
+        .threads = c->threads,
     };
     for (int a = 0; a < MC_NAXES; a++)
         cfg.axis_size[a] = layout ? layout->size[a] : 1;
     if (layout)
-        mc_layout_coord(layout, rank, cfg.coord);
-    mc_status st;
-    MC_TRY_GOTO(st, mc_graph_build(&cfg, &g.train, err), fail);
-    g.whole = g.train;
-    MC_TRY_GOTO(st, build_shard(r, layout, rank, &g, err), fail);
-    const struct mc_graph_memory *m = mc_graph_memory(g.train);
-    g.bytes[MC_ARENA_PARAMS] = m->params;
-    g.bytes[MC_ARENA_GRADS] = m->grads;
-    g.bytes[MC_ARENA_EXTRA_GRADS] = m->extra_grads;
-    g.bytes[MC_ARENA_SLOTS] = m->slots;
-    g.bytes[MC_ARENA_TEMP] = m->temp;
-    g.bytes[MC_ARENA_TABLES] = m->tables;
-    set_optim(&g, g.shard, r->precision);
-    if (r->data.nvalid > 0 || r->data.holdout > 0 || r->data.split[1] > 0) {
-        cfg.mode = MC_GRAPH_EVAL;
-        cfg.bound.t = r->model.seq;
-        MC_TRY_GOTO(st, mc_graph_build(&cfg, &g.eval, err), fail);
-        const struct mc_graph_memory *e = mc_graph_memory(g.eval);
-        g.bytes[MC_ARENA_EVAL_SLOTS] = e->slots;
-        g.bytes[MC_ARENA_EVAL_TABLES] = e->tables;
-        if (e->temp > g.bytes[MC_ARENA_TEMP]) /* I2 */
-            g.bytes[MC_ARENA_TEMP] = e->temp;
+        mc_layout_coord(layout, c->rank, cfg.coord);
+    mc_graph_cfg_parts(&cfg, c->line, cfg.coord[MC_AXIS_PP]);
+    mc_status st = build_train(c, &cfg, &g, err);
+    if (st == MC_OK)
+        st = build_eval(c, &cfg, &g, err);
+    if (st != MC_OK) {
+        mc_graphs_destroy(&g);
+        return mc_err_trail(err, st, __FILE__, __LINE__);
     }
     g.bytes[MC_ARENA_BATCH] = batch_bytes(r, layout ? layout->size[MC_AXIS_DP] : 1).total;
     *out = g;
     return MC_OK;
-fail:
-    mc_graphs_destroy(&g);
-    return st;
 }
 
 void mc_graphs_destroy(struct mc_graphs *g)
@@ -212,44 +271,55 @@ static mc_status whole_flops(const struct mc_recipe *r, struct mc_flops *out, st
     return MC_OK;
 }
 
-/* fullest: of the data-parallel group, as the member with the largest shard. */
-static mc_status plan(const struct mc_recipe *r, const struct mc_layout *layout, int rank,
-                      int fullest, int threads, struct mc_train_memory *m, struct mc_err *err)
+/* Of the model, whatever the rank: its size and work, and whether the optimizer's rules hold. */
+static mc_status of_model(const struct mc_recipe *r, struct mc_train_memory *m, struct mc_err *err)
+{
+    struct mc_flops flops = {0};
+    struct mc_graph *whole;
+    MC_TRY(whole_flops(r, &flops, err));
+    MC_TRY(build_whole(r, &whole, err));
+    m->parameters = mc_graph_param_count(whole);
+    m->flops_causal = flops.causal;
+    m->flops_full = flops.full;
+    m->flops_formula = flops.formula;
+    mc_status st = mc_optim_check(r, whole, err);
+    mc_graph_destroy(whole);
+    return mc_err_trail(err, st, __FILE__, __LINE__);
+}
+
+/* fullest: of the data-parallel group, as the member with the largest shard. m: as of_model(). */
+static mc_status of_rank(const struct mc_graphs_cfg *c, int fullest, struct mc_train_memory *m,
+                         struct mc_err *err)
 {
     struct mc_graphs g;
-    struct mc_flops flops = {0};
-    MC_TRY(mc_graphs_build(r, layout, rank, threads, &g, err));
-    mc_status st = mc_optim_check(r, g.whole, err);
-    if (st == MC_OK)
-        st = whole_flops(r, &flops, err);
-    if (st != MC_OK) {
-        mc_graphs_destroy(&g);
-        return mc_err_trail(err, st, __FILE__, __LINE__);
-    }
+    MC_TRY(mc_graphs_build(c, &g, err));
     if (fullest) {
         struct mc_shard largest = *g.shard;
         largest.state_count = mc_shard_largest(g.shard);
-        set_optim(&g, &largest, r->precision);
+        set_optim(&g, &largest, c->recipe->precision);
     }
-    struct mc_train_memory out = {
-        .params = g.bytes[MC_ARENA_PARAMS],
-        .grads = g.bytes[MC_ARENA_GRADS],
-        .extra_grads = g.bytes[MC_ARENA_EXTRA_GRADS],
-        .master = g.bytes[MC_ARENA_MASTER],
-        .optim = g.bytes[MC_ARENA_ADAM_M] + g.bytes[MC_ARENA_ADAM_V],
-        .activations = g.bytes[MC_ARENA_SLOTS] + g.bytes[MC_ARENA_EVAL_SLOTS],
-        .temp = g.bytes[MC_ARENA_TEMP],
-        .tables = g.bytes[MC_ARENA_TABLES] + g.bytes[MC_ARENA_EVAL_TABLES],
-        .batch = g.bytes[MC_ARENA_BATCH],
-        .kv = 0,
-        .parameters = mc_graph_param_count(g.whole),
-        .flops_causal = flops.causal,
-        .flops_full = flops.full,
-        .flops_formula = flops.formula,
-    };
+    m->params = g.bytes[MC_ARENA_PARAMS];
+    m->grads = g.bytes[MC_ARENA_GRADS];
+    m->extra_grads = g.bytes[MC_ARENA_EXTRA_GRADS];
+    m->master = g.bytes[MC_ARENA_MASTER];
+    m->optim = g.bytes[MC_ARENA_ADAM_M] + g.bytes[MC_ARENA_ADAM_V];
+    m->activations = g.bytes[MC_ARENA_SLOTS] + g.bytes[MC_ARENA_EVAL_SLOTS];
+    m->temp = g.bytes[MC_ARENA_TEMP];
+    m->tables = g.bytes[MC_ARENA_TABLES] + g.bytes[MC_ARENA_EVAL_TABLES];
+    m->batch = g.bytes[MC_ARENA_BATCH];
+    m->pipe = g.bytes[MC_ARENA_PIPE];
+    m->total = 0;
     for (int i = 0; i < MC_NARENAS; i++)
-        out.total += g.bytes[i];
+        m->total += g.bytes[i];
     mc_graphs_destroy(&g);
+    return MC_OK;
+}
+
+static mc_status plan(const struct mc_graphs_cfg *c, struct mc_train_memory *m, struct mc_err *err)
+{
+    struct mc_train_memory out = {0};
+    MC_TRY(of_rank(c, 0, &out, err));
+    MC_TRY(of_model(c->recipe, &out, err));
     *m = out;
     return MC_OK;
 }
@@ -257,27 +327,41 @@ static mc_status plan(const struct mc_recipe *r, const struct mc_layout *layout,
 mc_status mc_train_plan(const struct mc_recipe *r, int threads, struct mc_train_memory *m,
                         struct mc_err *err)
 {
-    return plan(r, NULL, 0, 0, threads, m, err);
+    return plan(&(struct mc_graphs_cfg){.recipe = r, .threads = threads, .memory = 1}, m, err);
 }
 
-mc_status mc_train_plan_rank(const struct mc_recipe *r, const struct mc_layout *layout, int rank,
-                             int threads, struct mc_train_memory *m, struct mc_err *err)
+mc_status mc_train_plan_rank(const struct mc_recipe *r, const struct mc_layout *layout,
+                             const struct mc_line *line, int rank, int threads,
+                             struct mc_train_memory *m, struct mc_err *err)
 {
-    return plan(r, layout, rank, 0, threads, m, err);
+    return plan(&(struct mc_graphs_cfg){.recipe = r,
+                                        .layout = layout,
+                                        .line = line,
+                                        .rank = rank,
+                                        .threads = threads,
+                                        .memory = 1},
+                m, err);
 }
 
 /* I4 */
 mc_status mc_train_plan_fullest(const struct mc_recipe *r, const struct mc_layout *layout,
-                                int threads, struct mc_train_memory *m, struct mc_err *err)
+                                const struct mc_line *line, int threads, struct mc_train_memory *m,
+                                struct mc_err *err)
 {
-    struct mc_train_memory most = {0}, one;
-    for (int i = 0; i < layout->size[MC_AXIS_TP]; i++) {
+    struct mc_train_memory most = {0}, one = {0};
+    struct mc_graphs_cfg c = {
+        .recipe = r, .layout = layout, .line = line, .threads = threads, .memory = 1};
+    int tp = layout->size[MC_AXIS_TP];
+    for (int i = 0; i < tp * layout->size[MC_AXIS_PP]; i++) {
         int coord[MC_NAXES] = {0};
-        coord[MC_AXIS_TP] = i;
-        MC_TRY(plan(r, layout, mc_layout_rank(layout, coord), 1, threads, &one, err));
+        coord[MC_AXIS_TP] = i % tp;
+        coord[MC_AXIS_PP] = i / tp;
+        c.rank = mc_layout_rank(layout, coord);
+        MC_TRY(of_rank(&c, 1, &one, err));
         if (one.total > most.total)
             most = one;
     }
+    MC_TRY(of_model(r, &most, err));
     *m = most;
     return MC_OK;
 }

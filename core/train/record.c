@@ -7,9 +7,11 @@
  * because sketching takes time that the trace must not show. Each line is an object, by `at`:
  *   "head"   step rank ranks tp dp  coord {tp dp}  precision micro first own samples
  *   "data"   mb n what k SKETCH                            what: "tokens", "targets"
- *   "op"     mb n name op verb layer nth tick, then of a record what k counts partial SKETCH (one
- *            line each), of a trace comm begin end
- *   "grad"   what SKETCH       a parameter's gradient, summed over ranks: the part owned here
+ *   "pipe"   op chunk stage mb first begin wait input end  of a trace, with a pipeline: an op of
+ * the schedule; mb: which microbatch, from 0; first: its first sample; wait: what of it was spent
+ * waiting, input: at its begin (core/pipe/exec.h); milliseconds "op"     mb n name op verb layer
+ * nth tick, then of a record what k counts partial SKETCH (one line each), of a trace comm begin
+ * end "grad"   what SKETCH       a parameter's gradient, summed over ranks: the part owned here
  *   "state"  what SKETCH       model/NAME, adam_m/NAME ... after the update: the part owned here
  *   "span"   kind bucket begin wait end                    a transfer, or the last backward
  *   "end"    loss grad_norm update                         without it the file is not whole
@@ -207,10 +209,40 @@ void mc_record_microbatch(struct mc_trainer *t, int64_t first, const struct mc_m
         return;
     r->mb = t->step.before.samples + t->step.first + first;
     r->n = mb->b;
-    if (!r->sketch)
+}
+
+void mc_record_data(struct mc_trainer *t)
+{
+    struct mc_recorder *r = t->recorder;
+    int64_t own = t->step.own, seq = t->step.seq;
+    if (!r || r->fd < 0 || !r->sketch || t->step.valid == 0)
         return;
-    data(r, "tokens", mb->tokens, mb->b, mb->t);
-    data(r, "targets", mb->targets, mb->b, mb->t);
+    for (int64_t first = 0; first < own; first += t->recipe->batch.micro) {
+        int64_t left = own - first,
+                b = left < t->recipe->batch.micro ? left : t->recipe->batch.micro;
+        r->mb = t->step.before.samples + t->step.first + first;
+        data(r, "tokens", t->batch.tokens + first * seq, b, seq);
+        data(r, "targets", t->batch.targets + first * seq, b, seq);
+    }
+}
+
+void mc_record_pipe(struct mc_trainer *t, const struct mc_pipe_note *n)
+{
+    struct mc_recorder *r = t->recorder;
+    struct mc_json j;
+    if (!r || r->fd < 0 || r->sketch)
+        return;
+    open_line(r, &j, "pipe");
+    mc_json_str(&j, "op", mc_sched_op_name(n->op));
+    mc_json_i64(&j, "chunk", n->chunk);
+    mc_json_i64(&j, "stage", n->stage);
+    mc_json_i64(&j, "mb", n->mb);
+    mc_json_i64(&j, "first", r->mb);
+    mc_json_f64(&j, "begin", ms(r, n->begin_ns));
+    mc_json_f64(&j, "wait", (double)n->wait_ns * 1e-6);
+    mc_json_f64(&j, "input", (double)n->input_ns * 1e-6);
+    mc_json_f64(&j, "end", ms(r, n->end_ns));
+    close_line(r, &j);
 }
 
 static void owned(struct mc_recorder *r, const char *at, const char *what,

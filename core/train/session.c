@@ -6,7 +6,8 @@
  *     parameter layout is the same in every mode (graph.h I2).
  * I3  Graphs are made when first wanted: evaluating takes no KV cache, generating no batch.
  *
- * I4  On several ranks, weights are this rank's boxes of them; all make the same calls.
+ * I4  On several ranks, weights are this rank's boxes of them, with a pipeline those of its stages;
+ *     all make the same calls.
  *
  * Memory: struct mc_session owns all; the recipe is borrowed. Threads: one, beside the pool's. */
 #include "session_int.h"
@@ -26,8 +27,6 @@ static struct mc_graph_cfg config(const struct mc_session *s, enum mc_graph_mode
         .bound = {.b = mode == MC_GRAPH_INFER ? 1 : s->recipe->batch.micro,
                   .t = mode == MC_GRAPH_INFER ? mc_recipe_longest(s->recipe) : s->recipe->model.seq,
                   .pos0 = 0},
-        .nparts = 1,
-        .part = {{.end_layer = (int)s->recipe->model.layers, .has_stem = 1, .has_head = 1}},
         .threads = mc_pool_threads(s->pool),
     };
     const struct mc_mesh *mesh = s->world.mesh;
@@ -35,6 +34,7 @@ static struct mc_graph_cfg config(const struct mc_session *s, enum mc_graph_mode
         cfg.axis_size[a] = mesh ? mesh->layout.size[a] : 1;
         cfg.coord[a] = mesh ? mesh->coord[a] : 0;
     }
+    mc_graph_cfg_parts(&cfg, s->line, cfg.coord[MC_AXIS_PP]);
     return cfg;
 }
 
@@ -107,23 +107,45 @@ static mc_status load_weights(struct mc_session *s, const struct mc_graph *g, co
     return mc_err_trail(err, st, __FILE__, __LINE__);
 }
 
-mc_status mc_session_open(const struct mc_recipe *r, const struct mc_mesh *mesh,
-                          const char *ckpt_path, int threads, struct mc_session **out,
+/* Messages of the longest text and of a microbatch of the evaluation. */
+static mc_status make_pipe(struct mc_session *s, const struct mc_graph *g, struct mc_err *err)
+{
+    const struct mc_recipe *r = s->recipe;
+    if (!s->line)
+        return MC_OK;
+    int64_t text = mc_graph_edge_count(g, 1, mc_recipe_longest(r));
+    int64_t eval = mc_graph_edge_count(g, r->batch.micro, r->model.seq);
+    size_t message = (size_t)(text > eval ? text : eval) * mc_dtype_size(s->kern->dtype);
+    size_t bytes = mc_pipe_bytes(s->line, s->world.mesh->coord[MC_AXIS_PP], message);
+    MC_TRY(take(s, &s->messages, "messages", bytes, err));
+    const struct mc_pipe_cfg cfg = {.line = s->line,
+                                    .mesh = s->world.mesh,
+                                    .buffer = s->messages.base,
+                                    .bytes = bytes,
+                                    .dtype = s->kern->dtype,
+                                    .vocab = r->model.vocab};
+    return mc_pipe_create(&cfg, &s->pipe, err);
+}
+
+mc_status mc_session_open(const struct mc_session_cfg *cfg, struct mc_session **out,
                           struct mc_err *err)
 {
+    const struct mc_recipe *r = cfg->recipe;
     struct mc_session *s = mc_alloc(sizeof *s, "session");
     struct mc_graph *g;
     if (!s)
         return mc_err_set(err, MC_E_NOMEM, "no memory for a session");
     mc_status st;
     s->recipe = r;
-    s->world = mc_world_of(mesh);
-    MC_TRY_GOTO(st, mc_pool_create(threads, &s->pool, err), fail);
+    s->line = cfg->line;
+    s->world = mc_world_of(cfg->mesh, cfg->line);
+    MC_TRY_GOTO(st, mc_pool_create(cfg->threads, &s->pool, err), fail);
     MC_TRY_GOTO(st, mc_device_open(r->device, 0, &s->device, err), fail);
     MC_TRY_GOTO(st, mc_kern_get(r->device, r->precision, &s->kern, err), fail);
     MC_TRY_GOTO(st, mc_kern_start(s->pool, err), fail);
     MC_TRY_GOTO(st, mc_session_graph(s, MC_GRAPH_INFER, &g, err), fail);
-    MC_TRY_GOTO(st, load_weights(s, g, ckpt_path, err), fail);
+    MC_TRY_GOTO(st, make_pipe(s, g, err), fail);
+    MC_TRY_GOTO(st, load_weights(s, g, cfg->ckpt_path, err), fail);
 fail:
     st = mc_world_vote(&s->world, st, NULL, err);
     if (st == MC_OK) {
@@ -145,6 +167,9 @@ void mc_session_close(struct mc_session *s)
             if (s->arena[m][i].base)
                 s->device.ops->arena_fini(&s->device, &s->arena[m][i]);
     }
+    mc_pipe_destroy(s->pipe);
+    if (s->messages.base)
+        s->device.ops->arena_fini(&s->device, &s->messages);
     if (s->params.base)
         s->device.ops->arena_fini(&s->device, &s->params);
     if (s->device.ops)
@@ -208,19 +233,27 @@ static double bits_per_byte(const struct mc_data *d, const struct mc_eval_sum *s
 struct eval_parts { /* what an evaluation needs beside the session */
     struct mc_data *data;
     struct mc_graph *graph;
-    int32_t *ids;       /* tokens, then targets, of one microbatch */
+    int64_t round;      /* samples at once */
+    int32_t *ids;       /* tokens, then targets, of a round */
+    double *loss;       /* of its microbatches */
     uint32_t *id_bytes; /* NULL: a token is a byte, or not known */
 };
 
 static mc_status eval_open(struct mc_session *s, const char *base_dir, struct eval_parts *p,
                            struct mc_err *err)
 {
-    size_t n = (size_t)s->recipe->batch.micro * (size_t)s->recipe->model.seq;
+    int64_t micro = s->recipe->batch.micro;
+    int rounds = s->line ? s->line->sched[s->line->nsched - 1]->microbatches : 1;
+    size_t n = (size_t)(rounds * micro) * (size_t)s->recipe->model.seq;
+    p->round = rounds * micro;
     MC_TRY(open_valid(s->recipe, base_dir, &p->data, err));
     MC_TRY(bytes_of_ids(s->recipe, base_dir, &p->id_bytes, err));
     MC_TRY(mc_session_graph(s, MC_GRAPH_EVAL, &p->graph, err));
     p->ids = mc_alloc(2 * n * sizeof *p->ids, "batch of the evaluation");
-    return p->ids ? MC_OK : mc_err_set(err, MC_E_NOMEM, "no memory for a batch of %zu tokens", n);
+    p->loss = mc_alloc((size_t)rounds * sizeof *p->loss, "losses of the evaluation");
+    return p->ids && p->loss
+               ? MC_OK
+               : mc_err_set(err, MC_E_NOMEM, "no memory for a batch of %zu tokens", n);
 }
 
 static mc_status eval_all(struct mc_session *s, const struct eval_parts *p, int64_t max_samples,
@@ -231,12 +264,15 @@ static mc_status eval_all(struct mc_session *s, const struct eval_parts *p, int6
     struct mc_eval_sum sum;
     struct mc_eval_job job = {.world = &s->world,
                               .graph = p->graph,
+                              .pipe = s->pipe,
+                              .loss = p->loss,
                               .data = p->data,
                               .samples = max_samples > 0 && max_samples < all ? max_samples : all,
                               .micro = r->batch.micro,
                               .seq = r->model.seq,
+                              .round = p->round,
                               .tokens = p->ids,
-                              .targets = p->ids + r->batch.micro * r->model.seq,
+                              .targets = p->ids + p->round * r->model.seq,
                               .id_bytes = p->id_bytes,
                               .poll = 1};
     MC_TRY(mc_eval_sum(&job, &sum, err));
@@ -260,6 +296,7 @@ mc_status mc_session_eval(struct mc_session *s, const char *base_dir, int64_t ma
     if (st == MC_OK)
         st = eval_all(s, &p, max_samples, res, err);
     mc_free(p.ids);
+    mc_free(p.loss);
     mc_free(p.id_bytes);
     mc_data_close(p.data);
     return mc_err_trail(err, st, __FILE__, __LINE__);

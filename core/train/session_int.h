@@ -14,6 +14,9 @@ enum mc_session_arena {
 struct mc_session {
     const struct mc_recipe *recipe;
     struct mc_world world;
+    const struct mc_line *line; /* NULL: no pipeline, as the next two */
+    struct mc_pipe *pipe;
+    struct mc_arena messages;
     struct mc_pool *pool;
     struct mc_device device;
     const struct mc_kern_ops *kern;

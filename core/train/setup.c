@@ -110,7 +110,7 @@ static mc_status make_optim(struct mc_trainer *t, struct mc_err *err)
     t->nowned = mc_optim_owned(t->optim, NULL, 0);
     t->state = mc_alloc((size_t)(t->nstate + 1) * sizeof *t->state, "list of state tensors");
     t->owned = mc_alloc((size_t)(t->nowned + 1) * sizeof *t->owned, "list of state tensors");
-    size_t n = (size_t)mc_graph_nparams(t->graphs.whole) + MC_STEP_HEAD;
+    size_t n = (size_t)(mc_graph_nparams(t->graphs.whole) + MC_STEP_HEAD + mc_piped_numbers(t));
     t->sum = mc_alloc(n * sizeof *t->sum, "sums over ranks");
     t->hash_sum = mc_alloc(n * sizeof *t->hash_sum, "sums over ranks");
     if (!t->state || !t->owned || !t->sum || !t->hash_sum)
@@ -120,11 +120,39 @@ static mc_status make_optim(struct mc_trainer *t, struct mc_err *err)
     return MC_OK;
 }
 
+/* Of a rank of a pipeline: what runs its schedules, and the sum of a table shared with another. */
+static mc_status make_pipe(struct mc_trainer *t, struct mc_err *err)
+{
+    const struct mc_line *line = t->cfg->line;
+    unsigned char *buffer = t->arena[MC_ARENA_PIPE].base;
+    if (!line)
+        return MC_OK;
+    size_t shared = mc_tied_bytes(t->graphs.train, t->kern->wide->dtype);
+    size_t bytes = t->graphs.bytes[MC_ARENA_PIPE] - shared;
+    struct mc_tied_cfg tied = {.graph = t->graphs.train,
+                               .mesh = t->world.mesh,
+                               .stem = mc_line_stem(line),
+                               .head = mc_line_head(line),
+                               .kern = t->kern,
+                               .pool = t->pool,
+                               .grads = t->arena[MC_ARENA_GRADS].base,
+                               .buffer = buffer + bytes};
+    struct mc_pipe_cfg pipe = {.line = line,
+                               .mesh = t->world.mesh,
+                               .buffer = buffer,
+                               .bytes = bytes,
+                               .dtype = t->kern->dtype};
+    MC_TRY(mc_tied_create(&tied, &t->tied, err));
+    MC_TRY(mc_pipe_create(&pipe, &t->pipe, err));
+    return mc_piped_create(t, err);
+}
+
 static mc_status make_transfer(struct mc_trainer *t, struct mc_err *err)
 {
     struct mc_transfer_cfg cfg = {.graph = t->graphs.train,
                                   .mesh = t->world.mesh,
                                   .shard = t->graphs.shard,
+                                  .tied = t->tied,
                                   .params = t->arena[MC_ARENA_PARAMS].base,
                                   .grads = t->arena[MC_ARENA_GRADS].base,
                                   .param_dtype = t->kern->dtype,
@@ -145,7 +173,7 @@ mc_status mc_trainer_create(const struct mc_train_cfg *cfg, struct mc_trainer **
     t->cfg = cfg;
     t->recipe = cfg->recipe;
     t->hooks = cfg->hooks;
-    t->world = mc_world_of(cfg->mesh);
+    t->world = mc_world_of(cfg->mesh, cfg->line);
     t->metrics.fd = t->timeline.fd = -1;
     t->committed_step = t->saved_step = -1;
     t->target_steps = -1;
@@ -159,13 +187,16 @@ mc_status mc_trainer_create(const struct mc_train_cfg *cfg, struct mc_trainer **
     MC_TRY_GOTO(st, mc_rundir_file(cfg->rd, "metrics.jsonl", path, err), fail);
     MC_TRY_GOTO(st, open_machine(t, err), fail);
     MC_TRY_GOTO(st, mc_data_open(t->recipe, ".", &t->data, err), fail);
-    MC_TRY_GOTO(st,
-                mc_graphs_build(t->recipe, t->world.mesh ? &t->world.mesh->layout : NULL,
-                                t->world.rank, cfg->threads, &t->graphs, err),
-                fail);
+    const struct mc_graphs_cfg gc = {.recipe = t->recipe,
+                                     .layout = t->world.mesh ? &t->world.mesh->layout : NULL,
+                                     .line = cfg->line,
+                                     .rank = t->world.rank,
+                                     .threads = cfg->threads};
+    MC_TRY_GOTO(st, mc_graphs_build(&gc, &t->graphs, err), fail);
     MC_TRY_GOTO(st, take_arenas(t, err), fail);
     MC_TRY_GOTO(st, bind_graphs(t, err), fail);
     MC_TRY_GOTO(st, make_optim(t, err), fail);
+    MC_TRY_GOTO(st, make_pipe(t, err), fail);
     MC_TRY_GOTO(st, make_transfer(t, err), fail);
     if (t->world.rank == 0) {
         MC_TRY_GOTO(st, mc_metrics_open(&t->metrics, path, err), fail);
@@ -194,6 +225,9 @@ void mc_trainer_destroy(struct mc_trainer *t)
     if (t->optim)
         mc_optim_destroy(t->optim);
     mc_transfer_destroy(t->transfer);
+    mc_pipe_destroy(t->pipe);
+    mc_free(t->piped.loss);
+    mc_tied_destroy(t->tied);
     mc_graphs_destroy(&t->graphs);
     if (!t->torn) { /* I5 */
         mc_free(t->sum);

@@ -1,7 +1,8 @@
 /* step.c - the parts of one step; trainer.c puts them in order. Floor 6 (train).
  *
  *     begin        batch size, draws, tokens and targets of this replica's part; N; stop?
- *     microbatch   forward and backward of samples [first, first + micro), gradients scaled by 1/N
+ *     microbatch   forward and backward of samples [first, first + micro), gradients scaled by 1/N;
+ *                  with a pipeline all of them at once (piped.c)
  *     judge        gradients are complete; norm, loss, verdict, skip or abort
  *     update       clip, AdamW with t = successful updates + 1; parameters on their way to all
  *     end          books, metrics line, log line, hooks
@@ -29,7 +30,7 @@
 #include <string.h>
 #include "../run/spawn.h"
 
-static void beat(struct mc_trainer *t)
+void mc_step_beat(struct mc_trainer *t)
 {
     struct mc_page *p = t->cfg->page;
     if (!p)
@@ -164,35 +165,44 @@ mc_status mc_step_begin(struct mc_trainer *t, mc_status late, struct mc_err *err
     mc_transfer_begin(t->transfer);
     mc_norms_begin(&t->norms, t->graphs.train, s->after.steps, s->valid);
     mc_record_begin(t);
-    beat(t);
+    mc_step_beat(t);
     return MC_OK;
+}
+
+void mc_step_tokens(struct mc_trainer *t, int64_t first, int64_t b, int last,
+                    struct mc_microbatch *mb)
+{
+    const struct mc_step *s = &t->step;
+    int64_t seq = s->seq;
+    for (int64_t i = 0; i < b; i++)
+        for (int64_t p = 0; p < seq; p++)
+            t->batch.row[i * seq + p] = (s->before.samples + s->first + first + i) * seq + p;
+    *mb = (struct mc_microbatch){.b = b,
+                                 .t = seq,
+                                 .tokens = t->batch.tokens + first * seq,
+                                 .targets = t->batch.targets + first * seq,
+                                 .logical_row = t->batch.row,
+                                 .watch = mc_transfer_watch(t->transfer, last)};
 }
 
 mc_status mc_step_microbatch(struct mc_trainer *t, int64_t first, struct mc_err *err)
 {
     struct mc_step *s = &t->step;
-    int64_t seq = s->seq, b = t->recipe->batch.micro;
+    int64_t b = t->recipe->batch.micro;
     if (s->valid == 0) /* I1 */
         return MC_OK;
     if (b > s->own - first)
         b = s->own - first;
     int last = first + b == s->own;
-    for (int64_t i = 0; i < b; i++)
-        for (int64_t p = 0; p < seq; p++)
-            t->batch.row[i * seq + p] = (s->before.samples + s->first + first + i) * seq + p;
-    struct mc_microbatch mb = {.b = b,
-                               .t = seq,
-                               .tokens = t->batch.tokens + first * seq,
-                               .targets = t->batch.targets + first * seq,
-                               .logical_row = t->batch.row,
-                               .watch = mc_transfer_watch(t->transfer, last)};
+    struct mc_microbatch mb;
+    mc_step_tokens(t, first, b, last, &mb);
     mc_record_microbatch(t, first, &mb);
     MC_TRY(mc_graph_forward(t->graphs.train, 0, &mb, s->after.steps, &s->loss_sum, err));
     int64_t from = mc_clock_ns();
     MC_TRY(mc_graph_backward(t->graphs.train, 0, &mb, s->after.steps, 1.0 / (double)s->valid, err));
     if (last)
         mc_transfer_mark(t->transfer, MC_SPAN_BACKWARD, from, mc_clock_ns());
-    beat(t);
+    mc_step_beat(t);
     return MC_OK;
 }
 
@@ -302,9 +312,9 @@ static mc_status agree_judge(struct mc_trainer *t, struct mc_err *err)
 {
     enum { LOSS, DUE_EVAL, DUE_SAVE };
     struct mc_step *s = &t->step;
-    double *v = t->sum, *norm = v + MC_STEP_HEAD;
-    int n = mc_graph_nparams(t->graphs.whole);
-    memset(v, 0, (size_t)(MC_STEP_HEAD + n) * sizeof *v);
+    int n = mc_graph_nparams(t->graphs.whole), pipe = mc_piped_numbers(t);
+    double *v = t->sum, *norm = v + MC_STEP_HEAD, *stages = norm + n;
+    memset(v, 0, (size_t)(MC_STEP_HEAD + n + pipe) * sizeof *v);
     if (s->valid > 0) {
         if (s->own == 0) /* I2 */
             MC_TRY(mc_transfer_idle(t->transfer, err));
@@ -317,7 +327,9 @@ static mc_status agree_judge(struct mc_trainer *t, struct mc_err *err)
         v[DUE_EVAL] = mc_eval_due(t);
         v[DUE_SAVE] = mc_save_due(t);
     }
-    MC_TRY(mc_world_sum(&t->world, v, MC_STEP_HEAD + n, err));
+    mc_piped_tell(t, stages);
+    MC_TRY(mc_world_sum(&t->world, v, MC_STEP_HEAD + n + pipe, err));
+    mc_piped_judge(t, stages);
     s->due_eval = v[DUE_EVAL] > 0;
     s->due_save = v[DUE_SAVE] > 0;
     s->loss = s->valid > 0 ? v[LOSS] / (double)s->valid : 0; /* I1 */
@@ -457,6 +469,9 @@ mc_status mc_step_end(struct mc_trainer *t, struct mc_err *err)
         .segment = t->cfg->rd->segment,
         .ranks = t->world.size,
         .exposed_ms = (double)mc_transfer_exposed_ns(t->transfer) * 1e-6,
+        .piped = t->pipe != NULL,
+        .bubble_ms = t->piped.bubble_ms,
+        .bubble = t->piped.bubble,
         .mixture = mixture_due(t) ? &mixture : NULL,
         .norms = &t->norms,
         .target_steps = t->target_steps,

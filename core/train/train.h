@@ -2,6 +2,7 @@
 #pragma once
 #include "hooks.h"
 #include "../par/mesh.h"
+#include "../pipe/line.h"
 #include "../run/page.h"
 #include "../run/rundir.h"
 
@@ -12,6 +13,7 @@ struct mc_train_cfg {
     struct mc_page *page;            /* may be NULL (tests) */
     const struct mc_hook_ops *hooks; /* may be NULL; rank 0's */
     const struct mc_mesh *mesh; /* NULL: one rank. Aborted and destroyed by the caller, after */
+    const struct mc_line *line; /* the pipelines; NULL: parallel.pp is 1 */
     int rank, nranks, threads;
     enum mc_resume resume;
     int64_t resume_step;
@@ -35,19 +37,22 @@ mc_status mc_train(const struct mc_train_cfg *cfg, struct mc_train_result *res, 
 /* What the run needs, before anything is taken: bytes by category; used by check, explain and the
  * memory Shows. */
 struct mc_train_memory {
-    size_t params, grads, extra_grads, master, optim, activations, temp, tables, batch, kv, total;
+    size_t params, grads, extra_grads, master, optim, activations, temp, tables, batch, kv, pipe,
+        total;
     int64_t parameters; /* logical elements of the model, each once */
     /* Operations of one token, forward and backward, at the longest sequence: flops.c. */
     double flops_causal, flops_full, flops_formula;
 };
 mc_status mc_train_plan(const struct mc_recipe *r, int threads, struct mc_train_memory *m,
                         struct mc_err *err);
-/* Of the rank of a layout without pp, cp and ep that needs most. */
+/* Of the rank of a layout without cp and ep that needs most. line: its pipelines; NULL: none. */
 mc_status mc_train_plan_fullest(const struct mc_recipe *r, const struct mc_layout *layout,
-                                int threads, struct mc_train_memory *m, struct mc_err *err);
+                                const struct mc_line *line, int threads, struct mc_train_memory *m,
+                                struct mc_err *err);
 /* Of rank `rank` of a layout; NULL: one rank. */
-mc_status mc_train_plan_rank(const struct mc_recipe *r, const struct mc_layout *layout, int rank,
-                             int threads, struct mc_train_memory *m, struct mc_err *err);
+mc_status mc_train_plan_rank(const struct mc_recipe *r, const struct mc_layout *layout,
+                             const struct mc_line *line, int rank, int threads,
+                             struct mc_train_memory *m, struct mc_err *err);
 
 /* Would this checkpoint load into this run? Names, dtypes and shapes of all tensors and the data's
  * cursor, by the code that loads them; no data of the checkpoint is read, nothing is started.
@@ -62,9 +67,15 @@ struct mc_eval_result {
     double bits_per_byte; /* over the bytes that the targets stand for; NaN: not known */
 };
 struct mc_session; /* a model loaded for inference */
-/* mesh: NULL, one rank; else all its ranks make the same calls and get the same answers. */
-mc_status mc_session_open(const struct mc_recipe *r, const struct mc_mesh *mesh,
-                          const char *ckpt_path, int threads, struct mc_session **s,
+struct mc_session_cfg {
+    const struct mc_recipe *recipe;
+    const struct mc_mesh *mesh; /* NULL: one rank; else all its ranks make the same calls and get
+                                   the same answers */
+    const struct mc_line *line; /* of a mesh with pp: mc_line_forward(); else NULL */
+    const char *ckpt_path;
+    int threads;
+};
+mc_status mc_session_open(const struct mc_session_cfg *cfg, struct mc_session **s,
                           struct mc_err *err);
 void mc_session_close(struct mc_session *s);
 mc_status mc_session_eval(struct mc_session *s, const char *base_dir, int64_t max_samples,

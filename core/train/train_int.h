@@ -18,6 +18,7 @@
 #include "../graph/graph.h"
 #include "../kern/kern.h"
 #include "../optim/optim.h"
+#include "../pipe/exec.h"
 
 struct mc_ckpt;
 
@@ -35,6 +36,7 @@ enum mc_arena_id {
     MC_ARENA_EVAL_SLOTS,
     MC_ARENA_EVAL_TABLES,
     MC_ARENA_BATCH,
+    MC_ARENA_PIPE, /* what passes between stages */
     MC_NARENAS
 };
 struct mc_batch_buffers {      /* this replica's part of a batch, and the keys of one microbatch */
@@ -50,11 +52,22 @@ struct mc_graphs {
     size_t bytes[MC_NARENAS];
 };
 const char *mc_arena_name(enum mc_arena_id id);
-/* layout NULL: one rank. */
-mc_status mc_graphs_build(const struct mc_recipe *r, const struct mc_layout *layout, int rank,
-                          int threads, struct mc_graphs *g, struct mc_err *err);
+struct mc_graphs_cfg {
+    const struct mc_recipe *recipe;
+    const struct mc_layout *layout; /* NULL: one rank */
+    const struct mc_line *line;     /* NULL: no pipelines */
+    int rank, threads;
+    int memory; /* 1: the bytes are all that is wanted: `whole` is not made */
+};
+mc_status mc_graphs_build(const struct mc_graphs_cfg *cfg, struct mc_graphs *g, struct mc_err *err);
+
 void mc_graphs_destroy(struct mc_graphs *g);
+/* Sets parts and split: those of a pipeline's rank; line NULL: the whole model. */
+void mc_graph_cfg_parts(struct mc_graph_cfg *cfg, const struct mc_line *line, int rank);
 int64_t mc_batch_largest(const struct mc_recipe *r); /* samples of the largest global batch */
+/* Tokens of the largest part of a batch that a replica has; at least one microbatch of each length.
+ */
+int64_t mc_batch_tokens(const struct mc_recipe *r, int replicas);
 void mc_batch_carve(const struct mc_recipe *r, int replicas, struct mc_arena *a,
                     struct mc_batch_buffers *b);
 /* Part `part` of `all` samples cut into runs: the first all % parts ones have one more. */
@@ -99,7 +112,10 @@ struct mc_metric { /* one line of metrics.jsonl */
     double loss, grad_norm, lr, step_ms, tokens_per_s, mfu;
     int segment;
     int ranks;                        /* above 1: exposed_ms is in the line */
-    double exposed_ms;                /* that the control rank waited for data-parallel transfers */
+    double exposed_ms;                /* that the control rank waited for transfers of gradients and
+                                         parameters */
+    int piped;                        /* 1: bubble_ms and bubble are in the line */
+    double bubble_ms, bubble;         /* mean idle time of ranks in the pipeline, and its share */
     const struct mc_mixture *mixture; /* NULL: not in this line */
     /* for the log line only */
     int64_t target_steps, global_batch;
@@ -107,7 +123,7 @@ struct mc_metric { /* one line of metrics.jsonl */
     const struct mc_norms *norms; /* may be NULL */
 };
 /* A line without its mixture, with the largest mixture, and what may wait for the disk. */
-enum { MC_METRIC_LINE = 512, MC_METRIC_LONG = 16 * 1024, MC_METRIC_BACKLOG = 64 * 1024 };
+enum { MC_METRIC_LINE = 640, MC_METRIC_LONG = 16 * 1024, MC_METRIC_BACKLOG = 64 * 1024 };
 struct mc_metrics {
     int fd;
     int broken;   /* an fsync failed: no later one may claim that the lines are on disk */
@@ -162,14 +178,24 @@ struct mc_timeline {
     char path[1100], line[64 * 1024];
 };
 enum { MC_STEP_HEAD = 16 }; /* numbers of the step's exchanges beside one a parameter */
+struct mc_piped {           /* of a step in a pipeline */
+    double *loss;           /* [microbatches], the most */
+    int last;               /* the op in hand is its part's last addition to gradients */
+    int64_t busy_ns, wait_ns, all_ns;
+    double bubble_ms, bubble; /* over all ranks: what they stood idle, and its share */
+};
 struct mc_trainer {
     const struct mc_train_cfg *cfg;
     const struct mc_recipe *recipe;
     const struct mc_hook_ops *hooks; /* NULL: none */
     struct mc_world world;
     struct mc_transfer *transfer;
+    struct mc_pipe *pipe; /* NULL: no pipeline, as the next */
+    struct mc_tied *tied;
+    struct mc_piped piped;
     struct mc_timeline timeline;
-    double *sum;        /* [MC_STEP_HEAD + parameters of the model] of the step's exchanges */
+    double *sum;        /* [MC_STEP_HEAD + parameters of the model + mc_piped_numbers()] of the
+                           step's exchanges */
     uint64_t *hash_sum; /* [parameters of the model] */
     int asks;           /* hooks that the control rank asks while a step is judged: bits of kinds */
     int torn;           /* a transfer failed: the system may still write into our buffers */
@@ -233,7 +259,10 @@ void mc_profile_destroy(struct mc_trainer *t);
 struct mc_microbatch;
 mc_status mc_record_create(struct mc_trainer *t, struct mc_err *err);
 void mc_record_begin(struct mc_trainer *t); /* the batch is there, on all ranks */
+/* What follows is of this microbatch. */
 void mc_record_microbatch(struct mc_trainer *t, int64_t first, const struct mc_microbatch *mb);
+void mc_record_data(struct mc_trainer *t); /* tokens and targets of all microbatches */
+void mc_record_pipe(struct mc_trainer *t, const struct mc_pipe_note *n);
 void mc_record_grads(struct mc_trainer *t); /* they are complete, the update is to come */
 void mc_record_end(struct mc_trainer *t);
 void mc_record_destroy(struct mc_trainer *t);
@@ -271,11 +300,26 @@ mc_status mc_trainer_held(struct mc_trainer *t, int at_once, struct mc_err *err)
  * then abandoned. */
 mc_status mc_step_begin(struct mc_trainer *t, mc_status late, struct mc_err *err);
 mc_status mc_step_microbatch(struct mc_trainer *t, int64_t first, struct mc_err *err);
+/* Of b samples of this replica from `first` on. last: this part's last addition to gradients. */
+void mc_step_tokens(struct mc_trainer *t, int64_t first, int64_t b, int last,
+                    struct mc_microbatch *mb);
+void mc_step_beat(struct mc_trainer *t);
 void mc_step_abandon(struct mc_trainer *t);
 void mc_stop_set(struct mc_trainer *t, enum mc_stop why, int signal); /* the first reason stays */
 mc_status mc_step_judge(struct mc_trainer *t, struct mc_err *err);
 mc_status mc_step_update(struct mc_trainer *t, struct mc_err *err);
 mc_status mc_step_end(struct mc_trainer *t, struct mc_err *err);
+
+/* ---- piped.c: with a pipeline ---- */
+mc_status mc_piped_create(struct mc_trainer *t, struct mc_err *err);
+/* All microbatches of the step. */
+mc_status mc_piped_step(struct mc_trainer *t, struct mc_err *err);
+/* Numbers of the exchange that tells the bubble: this rank's part, and what the sum over all ranks
+ * says. */
+int mc_piped_numbers(const struct mc_trainer *t);
+void mc_piped_tell(const struct mc_trainer *t, double *v);
+void mc_piped_judge(struct mc_trainer *t, const double *v);
+void mc_piped_pads(const struct mc_recipe *r, double pad[MC_SCHED_NOPS]);
 
 /* ---- timeline.c ---- */
 void mc_timeline_open(struct mc_trainer *t);
@@ -298,13 +342,17 @@ struct mc_eval_job { /* of all ranks; each evaluates its replica's part */
     const struct mc_world *world;
     const struct mc_graph_watch *watch; /* may be NULL */
     struct mc_graph *graph;             /* EVAL, bound */
+    struct mc_pipe *pipe;               /* NULL: the graph is of the whole model */
+    double pad_s[MC_SCHED_NOPS];        /* of the pipe's ops */
+    double *loss;                       /* [round / micro] of a round's microbatches */
     const struct mc_data *data;
     int64_t samples, micro, seq;
-    int32_t *tokens, *targets; /* [micro * seq] */
+    int64_t round;             /* samples at once: micro; with a pipe a multiple of it */
+    int32_t *tokens, *targets; /* [round * seq] */
     const uint32_t *id_bytes;  /* [vocab] bytes of text that each id stands for; may be NULL */
     int poll;                  /* 1: a stop signal ends it */
     void (*each)(void *arg, int64_t samples);
-    void *arg; /* after each microbatch; may be NULL */
+    void *arg; /* after each microbatch, with a pipe each op; may be NULL */
 };
 struct mc_eval_sum {
     double loss_sum;

@@ -47,6 +47,9 @@ mc_status mc_trainer_hash(struct mc_trainer *t, uint64_t *hash, struct mc_err *e
 /* This replica's microbatches. *stopped: a signal came between them (I1). */
 static mc_status microbatches(struct mc_trainer *t, int *stopped, struct mc_err *err)
 {
+    mc_record_data(t);
+    if (t->pipe)
+        return mc_piped_step(t, err);
     for (int64_t first = 0; first < t->step.own; first += t->recipe->batch.micro) {
         *stopped = t->world.size == 1 && mc_signals_pending();
         if (*stopped)

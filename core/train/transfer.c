@@ -7,10 +7,14 @@
  *
  * I1  Reductions begin in descending order of buckets, gathers in ascending order, on every rank,
  *     whatever the order in which buckets become ready: a group's calls must match.
+ *     A bucket that several parts of the graph add to is ready when the last of them is done.
  * I2  Sums are in rank order (comm.h I3), so overlap changes no bit, and plain and sharded agree.
  * I3  Nobody touches a bucket's gradients between the begin of its reduction and the wait in
  *     finish, nor its parameters between the begin of its gather and the wait in need.
  * I4  A step allocates nothing: handles and spans are made once.
+ * I5  Buckets with a table that another rank's stage uses too (tied.h) come last of all, in finish:
+ *     the other stage is done much later, and may wait for what this rank's last op sends. They are
+ *     summed over the two stages first, then over tp, then over replicas: as on one stage.
  *
  * Memory: handle life; borrows graph, mesh, shard and buffers. Threads: the trainer's; transfers
  * are driven by the communicator's own. */
@@ -21,15 +25,19 @@
 
 struct bucket {
     int64_t offset, count;            /* elements of the flat buffer */
-    int ready;                        /* gradients are complete here */
+    int parts;                        /* of the graph, that add to it */
+    int left;                         /* of them, in this step; 0: gradients are complete here */
+    int elsewhere;                    /* another rank's stage adds to it, too (I5) */
     struct mc_comm_req *grad, *param; /* in flight; NULL: none */
     int64_t grad_begin, param_begin;
 };
 struct mc_transfer {
     struct mc_transfer_cfg cfg;
     struct mc_comm *comm; /* dp x cp; NULL: one replica */
-    int nbuckets, next;   /* next: the bucket whose reduction begins next; -1: all have */
+    int nbuckets;
     struct bucket *bucket;
+    int *order;      /* [nbuckets] in which reductions begin: first those that are ready alone */
+    int alone, next; /* how many are; next: place in the order */
     struct mc_graph_watch watch[2]; /* [last] */
     int64_t exposed_ns;
     int nspans, cap;
@@ -38,7 +46,7 @@ struct mc_transfer {
 
 const char *mc_span_name(enum mc_span_kind k)
 {
-    static const char *const name[MC_SPAN_NKINDS] = {"reduce", "gather", "backward"};
+    static const char *const name[MC_SPAN_NKINDS] = {"reduce", "gather", "backward", "tied"};
     return name[k];
 }
 
@@ -114,35 +122,58 @@ static mc_status begin_grad(struct mc_transfer *r, int b, struct mc_err *err)
 static mc_status done(void *arg, int b, struct mc_err *err)
 {
     struct mc_transfer *r = arg;
+    struct bucket *x = &r->bucket[b];
+    MC_ASSERT(x->left > 0);
+    if (--x->left > 0 || x->elsewhere) /* I5 */
+        return MC_OK;
     MC_TRY(mc_graph_finish_grads(r->cfg.graph, b, err));
-    r->bucket[b].ready = 1;
-    for (; r->next >= 0 && r->bucket[r->next].ready; r->next--) /* I1 */
+    for (; r->next < r->alone && r->bucket[r->order[r->next]].left == 0; r->next++) /* I1 */
         if (r->comm)
-            MC_TRY(begin_grad(r, r->next, err));
+            MC_TRY(begin_grad(r, r->order[r->next], err));
+    return MC_OK;
+}
+
+static mc_status sum_tied(struct mc_transfer *r, struct mc_err *err) /* I5 */
+{
+    if (r->alone == r->nbuckets)
+        return MC_OK;
+    int64_t from = mc_clock_ns();
+    MC_TRY(mc_tied_sum(r->cfg.tied, err));
+    int64_t end = mc_clock_ns();
+    r->exposed_ns += end - from;
+    note(r, MC_SPAN_TIED, r->order[r->alone], from, from, end);
+    for (; r->next < r->nbuckets; r->next++) {
+        MC_TRY(mc_graph_finish_grads(r->cfg.graph, r->order[r->next], err));
+        if (r->comm)
+            MC_TRY(begin_grad(r, r->order[r->next], err));
+    }
     return MC_OK;
 }
 
 void mc_transfer_begin(struct mc_transfer *r)
 {
     for (int b = 0; b < r->nbuckets; b++)
-        r->bucket[b].ready = 0;
-    r->next = r->nbuckets - 1;
+        r->bucket[b].left = r->bucket[b].parts;
+    r->next = 0;
     r->exposed_ns = 0;
     r->nspans = 0;
 }
 
 mc_status mc_transfer_idle(struct mc_transfer *r, struct mc_err *err)
 {
-    for (int b = r->nbuckets - 1; b >= 0; b--)
-        MC_TRY(done(r, b, err));
+    for (int k = 0; k < r->nbuckets; k++) {
+        r->bucket[r->order[k]].left = 1;
+        MC_TRY(done(r, r->order[k], err));
+    }
     return MC_OK;
 }
 
 mc_status mc_transfer_finish(struct mc_transfer *r, struct mc_err *err)
 {
-    MC_ASSERT(r->next < 0);
-    for (int b = r->nbuckets - 1; b >= 0; b--)
-        MC_TRY(wait_grad(r, b, err));
+    MC_ASSERT(r->next == r->alone);
+    MC_TRY(sum_tied(r, err));
+    for (int k = 0; k < r->nbuckets; k++)
+        MC_TRY(wait_grad(r, r->order[k], err));
     return MC_OK;
 }
 
@@ -191,6 +222,35 @@ mc_status mc_transfer_drain(struct mc_transfer *r, struct mc_err *err)
 
 /* ---- life ---- */
 
+static int shared(const struct mc_transfer *r, const struct bucket *x)
+{
+    const struct mc_graph *g = r->cfg.graph;
+    for (int i = 0; i < mc_graph_nparams(g); i++) {
+        const struct mc_param *p = mc_graph_param(g, i);
+        if (p->elsewhere != 0 && p->offset >= x->offset && p->offset < x->offset + x->count)
+            return 1;
+    }
+    return 0;
+}
+
+static void make_buckets(struct mc_transfer *r)
+{
+    for (int b = 0; b < r->nbuckets; b++) {
+        struct bucket *x = &r->bucket[b];
+        mc_graph_bucket(r->cfg.graph, b, &x->offset, &x->count);
+        x->parts = mc_graph_bucket_parts(r->cfg.graph, b);
+        x->elsewhere = shared(r, x);
+    }
+    int n = 0;
+    for (int b = r->nbuckets - 1; b >= 0; b--) /* I1 */
+        if (!r->bucket[b].elsewhere)
+            r->order[n++] = b;
+    r->alone = n;
+    for (int b = r->nbuckets - 1; b >= 0; b--) /* I5 */
+        if (r->bucket[b].elsewhere)
+            r->order[n++] = b;
+}
+
 const struct mc_graph_watch *mc_transfer_watch(struct mc_transfer *r, int last)
 {
     return &r->watch[last];
@@ -208,14 +268,14 @@ mc_status mc_transfer_create(const struct mc_transfer_cfg *cfg, struct mc_transf
               (r->comm->cfg.size == cfg->shard->parts && r->comm->cfg.me == cfg->shard->me));
     r->nbuckets = mc_graph_nbuckets(cfg->graph);
     r->cap = 2 * r->nbuckets + 64;
+    r->order = mc_alloc((size_t)r->nbuckets * sizeof *r->order + 8, "order of buckets");
     r->bucket = mc_alloc((size_t)r->nbuckets * sizeof *r->bucket + 8, "buckets");
     r->span = mc_alloc((size_t)r->cap * sizeof *r->span, "spans of a step");
-    if (!r->bucket || !r->span) {
+    if (!r->order || !r->bucket || !r->span) {
         mc_transfer_destroy(r);
         return mc_err_set(err, MC_E_NOMEM, "no memory for %d buckets", r->nbuckets);
     }
-    for (int b = 0; b < r->nbuckets; b++)
-        mc_graph_bucket(cfg->graph, b, &r->bucket[b].offset, &r->bucket[b].count);
+    make_buckets(r);
     for (int last = 0; last < 2; last++)
         r->watch[last] = (struct mc_graph_watch){r, need, last ? done : NULL};
     *out = r;
@@ -226,6 +286,7 @@ void mc_transfer_destroy(struct mc_transfer *r)
 {
     if (!r)
         return;
+    mc_free(r->order);
     mc_free(r->bucket);
     mc_free(r->span);
     mc_free(r);

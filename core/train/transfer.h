@@ -3,9 +3,16 @@
 #pragma once
 #include "../optim/shard.h"
 #include "../par/mesh.h"
+#include "../pipe/tied.h"
 
 /* What happened in a step, for the trace: nanoseconds of mc_clock_ns(). */
-enum mc_span_kind { MC_SPAN_REDUCE, MC_SPAN_GATHER, MC_SPAN_BACKWARD, MC_SPAN_NKINDS };
+enum mc_span_kind {
+    MC_SPAN_REDUCE,
+    MC_SPAN_GATHER,
+    MC_SPAN_BACKWARD,
+    MC_SPAN_TIED, /* the sum of a tied table's gradients over the pipeline */
+    MC_SPAN_NKINDS
+};
 const char *mc_span_name(enum mc_span_kind k);
 struct mc_span {
     enum mc_span_kind kind;
@@ -16,6 +23,7 @@ struct mc_transfer_cfg {
     struct mc_graph *graph;
     const struct mc_mesh *mesh; /* NULL: one rank */
     const struct mc_shard *shard;
+    struct mc_tied *tied; /* NULL: no table is shared with another stage's rank */
     void *params, *grads; /* flat */
     enum mc_dtype param_dtype, grad_dtype;
     int overlap_grads, overlap_params;
@@ -28,7 +36,8 @@ void mc_transfer_destroy(
 /* Before the first microbatch of a step. */
 void mc_transfer_begin(struct mc_transfer *r);
 /* For the passes: `need` waits for a bucket's parameters, `done` sums its gradients over tp and
- * begins its reduction. last: this is the step's last microbatch here. */
+ * begins its reduction. last: what runs is the last addition of its part to gradients in this
+ * step. */
 const struct mc_graph_watch *mc_transfer_watch(struct mc_transfer *r, int last);
 /* This replica has no samples in this step: its gradients are zero, and take part. */
 mc_status mc_transfer_idle(struct mc_transfer *r, struct mc_err *err);

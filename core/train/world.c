@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
-struct mc_world mc_world_of(const struct mc_mesh *mesh)
+struct mc_world mc_world_of(const struct mc_mesh *mesh, const struct mc_line *line)
 {
     struct mc_world w = {.size = 1, .replicas = 1, .counts = 1};
     if (!mesh || mesh->layout.world == 1)
@@ -20,7 +20,8 @@ struct mc_world mc_world_of(const struct mc_mesh *mesh)
     w.size = mesh->layout.world;
     w.replica = mesh->coord[MC_AXIS_DP];
     w.replicas = mesh->layout.size[MC_AXIS_DP];
-    w.counts = mesh->coord[MC_AXIS_TP] == 0;
+    w.counts =
+        mesh->coord[MC_AXIS_TP] == 0 && (!line || mesh->coord[MC_AXIS_PP] == mc_line_head(line));
     return w;
 }
 

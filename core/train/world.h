@@ -7,15 +7,18 @@
  *     of the way between them (MC_E_TIMEOUT, MC_E_PEER) is each rank's own: no vote is left. */
 #pragma once
 #include "../par/mesh.h"
+#include "../pipe/line.h"
 #include "../../ckpt/ckpt.h"
 
 struct mc_world {
     const struct mc_mesh *mesh; /* NULL: one rank */
     int rank, size;             /* rank 0 is the control rank */
     int replica, replicas;      /* place on dp: whose samples */
-    int counts;                 /* 1 on one rank of a replica: it counts what all of them know */
+    int counts;                 /* 1 on one rank of a replica: it counts what all of them know, and
+                                   the loss, which a pipeline's last stage alone knows */
 };
-struct mc_world mc_world_of(const struct mc_mesh *mesh);
+/* line: the pipelines'; NULL: none. */
+struct mc_world mc_world_of(const struct mc_mesh *mesh, const struct mc_line *line);
 /* v[i] becomes its sum over the ranks, added in rank order; u64 modulo 2^64. */
 mc_status mc_world_sum(const struct mc_world *w, double *v, int64_t n, struct mc_err *err);
 mc_status mc_world_sum_u64(const struct mc_world *w, uint64_t *v, int64_t n, struct mc_err *err);

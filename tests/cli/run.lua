@@ -639,9 +639,9 @@ case("a machine that cannot: 3, and nothing was entered", function()
     same(r.exit, 3, "exit in the last line")
     has(err, "this machine has")
     same(read(dir .. "/runs/small/run.lock"), nil, "a run")
-    rc, _, err = train "--ranks 2 --set parallel.pp=2"
-    same(rc, 2, "a pipeline in this version")
-    has(err, "pipelines")
+    rc, _, err = train "--ranks 2 --set parallel.cp=2"
+    same(rc, 2, "context parallel in this version")
+    has(err, "context parallel")
 end)
 
 case("a signal before the first update: 76, and nothing lost", function()

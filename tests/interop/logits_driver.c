@@ -22,7 +22,8 @@ static mc_status run(const char *path, struct mc_err *err)
     mc_ckpt_close(c);
     MC_TRY(st);
     struct mc_recipe *r = mc_recipe_of(box);
-    st = mc_session_open(r, NULL, path, 2, &s, err);
+    st = mc_session_open(&(struct mc_session_cfg){.recipe = r, .ckpt_path = path, .threads = 2}, &s,
+                         err);
     if (st == MC_OK)
         st = mc_session_graph(s, MC_GRAPH_INFER, &g, err);
     while (st == MC_OK && at < r->model.seq && scanf("%d", &id) == 1) {

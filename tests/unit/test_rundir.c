@@ -103,7 +103,10 @@ static void segments_count_up_and_are_whole(void **state)
     struct mc_rundir rd, again;
     char path[1100], *text;
     assert_int_equal(mc_rundir_open(fresh(), 1, &rd, NULL), MC_OK);
-    assert_int_equal(mc_rundir_new_segment(&rd, "return 1", "{}", "rank host\n", NULL), MC_OK);
+    assert_int_equal(
+        mc_rundir_new_segment(&rd, &(struct mc_segment_text){"return 1", "{}", "rank host\n", NULL},
+                              NULL),
+        MC_OK);
     assert_int_equal(rd.segment, 1);
     text = slurp(&rd, "segments/001/recipe.lua");
     assert_string_equal(text, "return 1");
@@ -115,7 +118,10 @@ static void segments_count_up_and_are_whole(void **state)
     put(path, "launch_map.tsv", "half");
     assert_int_equal(mc_rundir_open(rd.path, 0, &again, NULL), MC_OK);
     assert_int_equal(again.segment, 1);
-    assert_int_equal(mc_rundir_new_segment(&again, "return 2", "{\"a\":1}", NULL, NULL), MC_OK);
+    assert_int_equal(
+        mc_rundir_new_segment(
+            &again, &(struct mc_segment_text){.recipe = "return 2", .resolved = "{\"a\":1}"}, NULL),
+        MC_OK);
     assert_int_equal(again.segment, 2);
     assert_int_equal(mc_rundir_segment_file(&again, 2, "resolved.json", path, NULL), MC_OK);
     assert_string_equal(path + strlen(again.path), "/segments/002/resolved.json");
@@ -125,7 +131,10 @@ static void segments_count_up_and_are_whole(void **state)
     assert_string_equal(text, "return 2");
     mc_free(text);
     /* a stale idea of the newest number never overwrites */
-    assert_int_equal(mc_rundir_new_segment(&rd, "return 3", "{}", NULL, NULL), MC_OK);
+    assert_int_equal(
+        mc_rundir_new_segment(
+            &rd, &(struct mc_segment_text){.recipe = "return 3", .resolved = "{}"}, NULL),
+        MC_OK);
     assert_int_equal(rd.segment, 3);
     /* past three digits; other names do not count */
     snprintf(path, sizeof path, "%s/segments/1000", rd.path);

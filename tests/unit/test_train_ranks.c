@@ -134,7 +134,9 @@ static void train(struct job *j, const char *name, int tp, int dp, const char *c
     j->rd = (struct mc_rundir){.lock_fd = -1};
     struct mc_err err = {0};
     if (mc_rundir_open(path_of(name), 1, &j->rd, &err) != MC_OK ||
-        mc_rundir_new_segment(&j->rd, recipe_text, "{}", "", &err) != MC_OK)
+        mc_rundir_new_segment(&j->rd,
+                              &(struct mc_segment_text){.recipe = recipe_text, .resolved = "{}"},
+                              &err) != MC_OK)
         fail_msg("%s", err.msg);
     j->rd.lock_fd = -1;
     int size[MC_NAXES] = {tp, 1, 1, dp, 1};
@@ -393,7 +395,9 @@ static void speak(struct mc_mesh *mesh, void *arg)
                                         .top_p = 1,
                                         .emit = hear,
                                         .arg = t};
-    t->st[me] = mc_session_open(t->recipe, mesh, t->ckpt, 1, &s, &e);
+    const struct mc_session_cfg open = {
+        .recipe = t->recipe, .mesh = mesh, .ckpt_path = t->ckpt, .threads = 1};
+    t->st[me] = mc_session_open(&open, &s, &e);
     if (t->st[me] == MC_OK)
         t->st[me] = mc_session_generate(s, &cfg, &t->made[me], &e);
     if (t->st[me] == MC_OK)

@@ -35,7 +35,7 @@ static void run(int tp, int dp, void (*fn)(struct mc_mesh *, void *), void *arg)
 static void one_vote(struct mc_mesh *mesh, void *arg)
 {
     struct seen *s = arg;
-    struct mc_world w = mc_world_of(mesh);
+    struct mc_world w = mc_world_of(mesh, NULL);
     struct mc_err e = {0};
     mc_status mine = MC_OK;
     int no = s->failing >> w.rank & 1, sound = no && w.rank % 2;
@@ -73,7 +73,7 @@ static void the_lowest_no_is_everybodys(void **state)
 static void exchange(struct mc_mesh *mesh, void *arg)
 {
     struct seen *s = arg;
-    struct mc_world w = mc_world_of(mesh);
+    struct mc_world w = mc_world_of(mesh, NULL);
     struct mc_err e = {0};
     int me = w.rank, bad = 0;
     double v[3] = {me + 1, 0.5, me == 2 ? 7 : 0};
@@ -116,7 +116,7 @@ static void what_is_exchanged_is_right(void **state)
 
 static void one_rank_is_the_identity(void **state)
 {
-    struct mc_world w = mc_world_of(NULL);
+    struct mc_world w = mc_world_of(NULL, NULL);
     struct mc_err e = {0};
     double v = 3;
     (void)state;
