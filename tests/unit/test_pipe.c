@@ -5,7 +5,7 @@
  * Every schedule, bundled, made by chance or edited at random, must give its losses of each
  * microbatch and its gradients bit for bit, whatever the number of ranks, chunks and microbatches,
  * however short the last one. Buffers begin as NaN. */
-#include "pipe_help.h"
+#include "pipe_maker.h"
 
 static int every_schedule(int tied, enum mc_dtype t)
 {

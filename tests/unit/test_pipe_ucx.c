@@ -1,7 +1,7 @@
 /* test_pipe_ucx.c - pipelines over the real transport: processes as ranks against one whole graph,
  * small messages and ones that UCX hands over only when they are asked for.
  * links: test_threads test_ranks mc_lua mc_pipe */
-#include "pipe_help.h"
+#include "pipe_maker.h"
 #include "../support/ranks.h"
 
 struct world {
