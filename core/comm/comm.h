@@ -74,6 +74,12 @@ struct mc_comm {
     struct mc_comm_cfg cfg; /* name and ranks are the communicator's own */
     uint64_t seq;           /* calls begun */
 };
+/* Calls that a group of that size keeps open, begun and not yet waited for. */
+static inline int mc_comm_calls(int size)
+{
+    int64_t n = (1 << 15) / (size > 0 ? size : 1); /* some 12 MiB of a group's memory at most */
+    return n > 256 ? 256 : n < 16 ? 16 : (int)n;
+}
 /* The group of one: collectives copy in to out; send/recv to oneself match in order of tag, else
  * MC_E_BUG. ranks NULL: rank 0. */
 mc_status mc_comm_self_create(const struct mc_comm_cfg *cfg, struct mc_comm **c,

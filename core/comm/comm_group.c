@@ -23,10 +23,7 @@
 #include <string.h>
 
 enum {
-    REQUESTS = 256,  /* in flight in a group */
-    MEMBERS = 8192,  /* bits of the sender in a tag */
-    LANES = 1 << 17, /* at most so many a group, about 12 MiB: fewer requests for large groups */
-    REQUESTS_MIN = 16
+    MEMBERS = 8192, /* bits of the sender in a tag */
 };
 
 static struct mc_group *group_of(struct mc_comm *c)
@@ -478,8 +475,7 @@ mc_status mc_comm_group_create(struct mc_comm_net *net, const struct mc_comm_cfg
         return mc_comm_self_create(cfg, c, err);
     MC_TRY(check_cfg(cfg, mc_ucx_world(net), err));
     size_t size = (size_t)cfg->size, stage;
-    int nreq = (int)(LANES / (MC_NSETS * size));
-    nreq = nreq > REQUESTS ? REQUESTS : nreq < REQUESTS_MIN ? REQUESTS_MIN : nreq;
+    int nreq = mc_comm_calls(cfg->size);
     struct mc_group *g = mc_alloc(sizeof *g, "communicator");
     if (!g)
         return mc_err_set(err, MC_E_NOMEM, "no memory for group %s", cfg->name);

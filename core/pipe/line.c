@@ -11,6 +11,7 @@
 #include "line.h"
 #include <string.h>
 #include "../base/arena.h"
+#include "../comm/comm.h"
 #include "../graph/graph.h"
 
 /* ---- create ---- */
@@ -74,6 +75,11 @@ static mc_status check_schedules(const struct mc_line *line, struct mc_err *err)
     return turn_place(line, err);
 }
 
+int mc_line_messages(const struct mc_line *line)
+{
+    return mc_comm_calls(line->ranks) * 7 / 8;
+}
+
 static mc_status check_messages(const struct mc_line *line, struct mc_err *err) /* I3 */
 {
     struct mc_line_channel channel[4 * MC_LINE_MAX_CHUNKS];
@@ -82,14 +88,14 @@ static mc_status check_messages(const struct mc_line *line, struct mc_err *err) 
         int64_t all = 0;
         for (int i = 0; i < n; i++)
             all += channel[i].room;
-        if (all > MC_LINE_MAX_MESSAGES)
+        if (all > mc_line_messages(line))
             return mc_err_set(
                 err, MC_E_RECIPE,
                 "%s: rank %d has %d channels, those that it sends on hold %d messages "
                 "each: %lld messages under way at once are more than %d. A schedule "
                 "whose channels hold fewer (each rank takes what waits for it sooner) "
                 "or fewer microbatches would do",
-                line->sched[0]->name, r, n, line->depth, (long long)all, MC_LINE_MAX_MESSAGES);
+                line->sched[0]->name, r, n, line->depth, (long long)all, mc_line_messages(line));
     }
     return MC_OK;
 }

@@ -12,8 +12,7 @@ struct mc_graph_part; /* core/graph/graph.h */
 enum {
     MC_LINE_MAX_CHUNKS = 64, /* of a rank: parts of its graph */
     MC_LINE_MAX_SCHEDULES = 4096,
-    MC_LINE_MAX_MESSAGES = 224, /* of a rank under way at once: calls of a group, some left free */
-    MC_LINE_POSTED = 2          /* receives of a channel that wait for messages, at most */
+    MC_LINE_POSTED = 2 /* receives of a channel that wait for messages, at most */
 };
 struct mc_line {
     int ranks, chunks;       /* p, v */
@@ -45,6 +44,8 @@ int mc_line_stem(const struct mc_line *line); /* and the first */
 /* The schedule of m microbatches, or NULL. */
 const struct mc_sched *mc_line_sched(const struct mc_line *line, int64_t m);
 
+/* Messages that a rank may have under way: most of the calls that a group keeps open. */
+int mc_line_messages(const struct mc_line *line);
 /* What a rank sends to, or takes from, one other rank in one direction of the model. */
 struct mc_line_channel {
     int peer, kind; /* kind: MC_SCHED_F activations, MC_SCHED_I gradients */

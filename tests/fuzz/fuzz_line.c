@@ -14,7 +14,7 @@ static void use(const struct mc_line *line)
         int all = 0, n = mc_line_channels(line, r, channel);
         for (int i = 0; i < n; i++)
             all += channel[i].room;
-        if (all > MC_LINE_MAX_MESSAGES)
+        if (all > mc_line_messages(line))
             abort();
         for (int k = 0; k < line->chunks; k++) {
             struct mc_graph_part part;
