@@ -8,11 +8,10 @@
  *                    program order that differs, forward or backward, which microbatch, which rank
  *
  * I1  The tolerance is one for all three; without one: bit for bit where both runs had the same
- *     layout and precision, else what rounding gives (core/train/record_diff.c; of losses and
- *     checkpoints: as of ops).
- * I2  Exit 4 when anything differs beyond it, 0 when nothing does, 2 when there is nothing to
- *     compare or the models are not the same.
- * Memory: handle life. Threads: one. */
+ *     layout, but for its pipeline, and precision, else what rounding gives
+ * (core/train/record_diff.c; of losses and checkpoints: as of ops). I2  Exit 4 when anything
+ * differs beyond it, 0 when nothing does, 2 when there is nothing to compare or the models are not
+ * the same. Memory: handle life. Threads: one. */
 #include "cli.h"
 #include "../base/arena.h"
 #include "../base/sysio.h"
@@ -32,7 +31,8 @@ static const char about[] =
     "rank and microbatch, forward or backward. Any two layouts: tensors are compared as logical\n"
     "ones.\n"
     "\n"
-    "Without --tolerance: bit for bit between runs of the same layout and precision, else 1e-4\n"
+    "Without --tolerance: bit for bit between runs of the same layout (but for its pipeline) and\n"
+    "precision, else 1e-4\n"
     "(1e-11 when both are fp64, 5e-2 when one is bf16). Exit code 4 when they differ.";
 
 enum { MAX_FILE = 1 << 30 };
@@ -145,6 +145,14 @@ static mc_status check_models(const struct diff *d, struct mc_err *err)
     return MC_OK;
 }
 
+/* The pipeline alone may differ: it changes no bit (docs/schedules.md). */
+static int alike(const struct mc_recipe *a, const struct mc_recipe *b)
+{
+    const struct mc_parallel_cfg *p = &a->parallel, *q = &b->parallel;
+    return p->tp == q->tp && p->dp == q->dp && p->cp == q->cp && p->ep == q->ep && p->sp == q->sp &&
+           a->precision == b->precision && a->batch.micro == b->batch.micro;
+}
+
 /* I1: before records are read, whose head says more. */
 static void settle_tolerance(struct diff *d)
 {
@@ -160,7 +168,7 @@ static void settle_tolerance(struct diff *d)
     mc_free(text[0]);
     mc_free(text[1]);
     if (d->tolerance < 0)
-        d->tolerance = d->same_layout                                       ? 0
+        d->tolerance = d->same_layout || alike(a, b)                        ? 0
                        : a->precision == MC_F64 && b->precision == MC_F64   ? 1e-11
                        : a->precision == MC_BF16 || b->precision == MC_BF16 ? 5e-2
                                                                             : 1e-4;
@@ -301,7 +309,7 @@ static mc_status compare(struct diff *d, struct mc_err *err)
     settle_tolerance(d);
     compare_metrics(d);
     MC_TRY(compare_checkpoints(d, err));
-    MC_TRY(compare_records(d, asked, err));
+    MC_TRY(compare_records(d, d->tolerance == 0 ? 0 : asked, err)); /* I1 */
     if (d->step >= 0 && d->compared_ckpts == 0 && d->record_step < 0)
         return mc_err_set(err, MC_E_NOTFOUND,
                           "step %lld: the runs have neither a checkpoint nor a record of it in "

@@ -10,7 +10,8 @@ static const char about[] =
 static void print_memory(const struct mc_cli_recipe *r)
 {
     const struct mc_train_memory *m = &r->memory;
-    int64_t ranks = r->recipe->parallel.dp * r->recipe->parallel.tp;
+    const struct mc_parallel_cfg *p = &r->recipe->parallel;
+    int64_t ranks = p->dp * p->tp * p->pp;
     const struct {
         const char *name;
         size_t bytes;
