@@ -251,8 +251,9 @@ static void say_schedule(const struct plan_cmd *c)
     const struct mc_recipe *r = c->r.recipe;
     printf("\nschedule    %s, %lld microbatches over %d ranks x %d chunk%s: makespan %.4g, bubble "
            "%.2f %%\n",
-           r->parallel.schedule, (long long)c->plan.microbatches, c->sched->ranks, c->sched->chunks,
-           c->sched->chunks == 1 ? "" : "s", c->report.makespan, 100 * c->report.bubble);
+           r->parallel.schedule, (long long)c->sched->microbatches, c->sched->ranks,
+           c->sched->chunks, c->sched->chunks == 1 ? "" : "s", c->report.makespan,
+           100 * c->report.bubble);
     printf("  times     %s\n", c->same_stages  ? "measured of these stages, in seconds"
                                : c->traced > 0 ? "measured op by op, in seconds"
                                : c->costs      ? "as given"

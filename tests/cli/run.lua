@@ -380,6 +380,44 @@ case("plan: layers are cut as a list says, by predicted work, or by that of a tr
     same(mascon("plan " .. four .. "--costs nowhere"), 2, "neither")
 end)
 
+case("plan and trace: a pipeline's measured times, and what they predict", function()
+    local two = "--ranks 2 --set parallel.pp=2 --set parallel.schedule=zb_h1 --set batch.global=4 "
+    same(mascon("train " .. small .. " " .. two .. [[--set steps.steps=2 --trace 2 --set 'parallel.pad={F="9 ms",I="6 ms",W="3 ms"}']]), 0, "trained")
+    local _, out = mascon "trace runs/small"
+    local did, would = { [0] = {}, {} }, { [0] = {}, {} }
+    for _, e in ipairs(json(out).traceEvents) do
+        if e.cat == "pipeline" then table.insert(did[e.pid], e) end
+        if e.cat == "predicted" then table.insert(would[e.pid], e) end
+    end
+    local least, first, last, begun = { F = 9, I = 6, W = 3 }, 1e300, 0, {}
+    for r = 0, 1 do
+        same(#did[r], 12, "F, I and W of 4 microbatches on rank " .. r)
+        same(#would[r], 12, "predicted on rank " .. r)
+        for i, e in ipairs(did[r]) do
+            local p = would[r][i]
+            same(e.name, p.name, "the same order")
+            expect(e.dur >= 999 * least[e.name:sub(1, 1)] and p.dur >= 999 * least[e.name:sub(1, 1)], "%s took %s us", e.name, e.dur)
+            if i > 1 then expect(p.ts >= would[r][i - 1].ts + would[r][i - 1].dur - 1e-3, "%s begins in another op", p.name) end
+            first, last = math.min(first, p.ts), math.max(last, p.ts + p.dur)
+            begun[r .. e.name] = p
+        end
+    end
+    for mb = 0, 3 do -- a forward waits for the rank before, an input gradient for the rank after
+        local f, i = begun["0F" .. mb], begun["1I" .. mb]
+        expect(begun["1F" .. mb].ts >= f.ts + f.dur - 1e-3 and begun["0I" .. mb].ts >= i.ts + i.dur - 1e-3, "microbatch %d", mb)
+    end
+    expect(math.abs(first - did[0][1].ts) < 1e-3, "both begin together")
+    local rc
+    rc, out = mascon("plan --json " .. small .. " " .. two .. "--costs runs/small")
+    same(rc, 0, "plan")
+    local j = json(out)
+    expect(math.abs(j.bubble.makespan - (last - first) * 1e-6) < 1e-6, "%s s in plan, %s us in trace", j.bubble.makespan, last - first)
+    expect(j.bubble.ranks[1].busy > 4 * 0.018, "padding counts")
+    -- other stages: from their ops, which the padding is not in
+    rc, out = mascon("plan --json " .. small .. " --ranks 2 --set parallel.pp=2 --set 'parallel.stages={2,0}' --costs runs/small")
+    expect(json(out).bubble.ranks[1].busy < 4 * 0.018, "padding does not count")
+end)
+
 case("plan: operations and parameters are Megatron's", function()
     local head = [[local m = require "mascon"
 return m.recipe { name = "x", seed = 1, lr = m.lr.constant { peak = 1e-4, warmup = 10 }, steps = { steps = 100 }, device = "cuda", precision = "bf16",
