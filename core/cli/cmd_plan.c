@@ -20,7 +20,7 @@ static const char about[] =
     "operations of each stage, forward of the largest stage = 1. parallel.stages = \"auto\" cuts\n"
     "the layers by them; the list that is shown can be put into the recipe.\n"
     "\n"
-    "Not in it: the bytes of activations in a pipeline, and the time of a step.\n"
+    "Not in it: the time of a step.\n"
     "Exit code 0: sound; 2: errors.";
 
 static const double minutes[] = {1, 2, 5, 10, 15, 30, 60, 120, 240};
@@ -32,7 +32,8 @@ struct plan_cmd {
     const char *costs, *svg;
     int draw;
     struct mc_plan plan;
-    struct mc_train_memory own; /* of `rank` */
+    struct mc_train_memory own;   /* of `rank` */
+    struct mc_train_memory *held; /* [pp] of the ranks at 0 on all other axes; NULL: not planned */
     /* pp > 1 */
     int64_t traced;             /* the step that --costs RUN was measured in; 0: not measured */
     char dir[1200];             /* of its segment */
@@ -164,6 +165,7 @@ static double imbalance(const struct plan_cmd *c)
 static void drop(struct plan_cmd *c)
 {
     mc_stages_work_drop(&c->work);
+    mc_free(c->held);
     mc_free(c->cut);
     mc_free(c->stage_work);
     mc_free(c->rank_work);
@@ -171,6 +173,40 @@ static void drop(struct plan_cmd *c)
     mc_free(c->report.start);
     mc_sched_destroy(c->sched);
     mc_cli_costs_destroy(&c->cost);
+}
+
+/* The pipelines that were proven are cut as predicted; those of a measured cut are others. */
+static mc_status line_of(struct plan_cmd *c, struct mc_line **own, struct mc_err *err)
+{
+    const struct mc_line *line = c->r.line;
+    const int n = mc_stages_count(c->r.recipe);
+    struct mc_sched *s;
+    int depth;
+    *own = NULL;
+    if (!line || memcmp(line->cut, c->cut, (size_t)(n + 1) * sizeof *c->cut) == 0)
+        return MC_OK;
+    MC_TRY(mc_cli_schedule(&c->r, c->sched->microbatches, &c->cost, &s, &depth, err));
+    return mc_line_create(line->ranks, line->chunks, c->cut, &s, 1, depth, own, err);
+}
+
+/* What ranks keep, activations too. */
+static mc_status hold(struct plan_cmd *c, struct mc_err *err)
+{
+    const int pp = c->plan.layout.size[MC_AXIS_PP],
+              threads = mc_pool_default_threads(c->plan.per_node);
+    c->held = mc_alloc((size_t)pp * sizeof *c->held, "memory of ranks");
+    if (!c->held)
+        return mc_err_set(err, MC_E_NOMEM, "no memory for the memory of %d ranks", pp);
+    struct mc_line *own;
+    MC_TRY(line_of(c, &own, err));
+    mc_status st = MC_OK;
+    for (int k = 0; k < pp && st == MC_OK; k++) {
+        const int coord[MC_NAXES] = {[MC_AXIS_PP] = k};
+        st = mc_train_plan_rank(c->r.recipe, &c->plan.layout, own ? own : c->r.line,
+                                mc_layout_rank(&c->plan.layout, coord), threads, &c->held[k], err);
+    }
+    mc_line_destroy(own);
+    return st;
 }
 
 static void svg_line(void *arg, const char *line)
@@ -321,6 +357,12 @@ static void stages_json(const struct plan_cmd *c, struct mc_json *j)
         mc_json_i64(j, "grads_bytes", t->grads);
         mc_json_i64(j, "optimizer_bytes", t->optim);
         mc_json_i64(j, "state_bytes", t->weights + t->grads + t->optim);
+        if (c->held) {
+            mc_json_i64(j, "activations_bytes", (int64_t)c->held[k].activations);
+            mc_json_i64(j, "temporary_bytes", (int64_t)c->held[k].temp);
+            mc_json_i64(j, "pipe_bytes", (int64_t)c->held[k].pipe);
+            mc_json_i64(j, "total_bytes", (int64_t)c->held[k].total);
+        }
         mc_json_close(j, '}');
     }
     mc_json_close(j, ']');
@@ -419,16 +461,24 @@ static void say_stages(const struct plan_cmd *c)
         printf("%5d  %5d  %-11s %18s", s, t->rank, layers, n);
         say_share(c->sched ? c->stage_work : NULL, s);
     }
-    printf("\n%5s  %18s %11s %11s %11s %11s%s\n", "rank", "parameters", "weights", "gradients",
-           "optimizer", "together", share);
+    printf("\n%5s  %18s %11s %11s %11s %11s %11s %11s %11s%s\n", "rank", "parameters", "weights",
+           "gradients", "optimizer", "activations", "temporary", "messages", "all", share);
     for (int k = 0; k < p->layout.size[MC_AXIS_PP]; k++) {
         const struct mc_plan_rank *t = &p->rank[k];
         mc_say_count(t->params, n);
         mc_say_bytes((double)t->weights, w);
         mc_say_bytes((double)t->grads, g);
         mc_say_bytes((double)t->optim, o);
-        mc_say_bytes((double)(t->weights + t->grads + t->optim), all);
-        printf("%5d  %18s %11s %11s %11s %11s", k, n, w, g, o, all);
+        printf("%5d  %18s %11s %11s %11s", k, n, w, g, o);
+        if (c->held) {
+            mc_say_bytes((double)c->held[k].activations, w);
+            mc_say_bytes((double)c->held[k].temp, g);
+            mc_say_bytes((double)c->held[k].pipe, o);
+            mc_say_bytes((double)c->held[k].total, all);
+            printf(" %11s %11s %11s %11s", w, g, o, all);
+        } else {
+            printf(" %11s %11s %11s %11s", "-", "-", "-", "-");
+        }
         say_share(c->sched ? c->rank_work : NULL, k);
     }
 }
@@ -555,6 +605,8 @@ int mc_cmd_plan(int argc, char **argv)
         if (st == MC_OK && c.rank >= 0 && c.r.memory.total > 0)
             st = mc_train_plan_rank(c.r.recipe, &c.plan.layout, c.r.line, (int)c.rank,
                                     mc_pool_default_threads(c.plan.per_node), &c.own, &err);
+        if (st == MC_OK && c.r.memory.total > 0)
+            st = hold(&c, &err);
         if (st == MC_OK && c.svg)
             st = write_svg(&c, &err);
         if (st != MC_OK)

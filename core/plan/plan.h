@@ -1,6 +1,6 @@
 /* plan.h - what a recipe will ask of its ranks, computed on one core in a second: nothing is taken,
- * nothing is measured, nothing is guessed. Bytes are what training keeps for parameters; what a
- * pipeline keeps of activations, and how long a step takes, is not in it. */
+ * nothing is measured, nothing is guessed. Bytes are what training keeps for parameters;
+ * mc_train_plan_rank() has the rest. How long a step takes is not in it. */
 #pragma once
 #include "../par/layout.h"
 #include "../recipe/recipe.h"

@@ -403,8 +403,9 @@ case("plan and trace: a pipeline's measured times, and what they predict", funct
         end
     end
     for mb = 0, 3 do -- a forward waits for the rank before, an input gradient for the rank after
-        local f, i = begun["0F" .. mb], begun["1I" .. mb]
-        expect(begun["1F" .. mb].ts >= f.ts + f.dur - 1e-3 and begun["0I" .. mb].ts >= i.ts + i.dur - 1e-3, "microbatch %d", mb)
+        local function of(rank, op) return begun[("%d%s%d.0"):format(rank, op, mb)] end
+        local f, i = of(0, "F"), of(1, "I")
+        expect(of(1, "F").ts >= f.ts + f.dur - 1e-3 and of(0, "I").ts >= i.ts + i.dur - 1e-3, "microbatch %d", mb)
     end
     expect(math.abs(first - did[0][1].ts) < 1e-3, "both begin together")
     local rc
@@ -413,6 +414,19 @@ case("plan and trace: a pipeline's measured times, and what they predict", funct
     local j = json(out)
     expect(math.abs(j.bubble.makespan - (last - first) * 1e-6) < 1e-6, "%s s in plan, %s us in trace", j.bubble.makespan, last - first)
     expect(j.bubble.ranks[1].busy > 4 * 0.018, "padding counts")
+    for r = 1, 2 do -- zb_h1 of 4 microbatches keeps two at once, whose activations are slots of the rank's graph
+        local p = j.per_rank[r]
+        same(j.bubble.ranks[r].peak_microbatches, 2, "kept at once")
+        same(p.activations_bytes % 2, 0, "slots")
+        expect(p.total_bytes > p.state_bytes + p.activations_bytes + p.pipe_bytes, "total of rank %d", r)
+        -- a message is a microbatch of 64 tokens x 64 wide in fp32: a few of them each way
+        if r == 1 then -- of the first rank the run itself says what it took
+            local took = events(dir .. "/runs/small", "memory")[1]
+            same(p.activations_bytes, took.arenas.slots, "slots as taken")
+            same(p.pipe_bytes, took.arenas.pipe, "messages as taken")
+        end
+        expect(p.pipe_bytes % (64 * 64 * 4) == 0 and p.pipe_bytes >= 3 * 64 * 64 * 4 and p.pipe_bytes < 12 * 64 * 64 * 4, "%d", p.pipe_bytes)
+    end
     -- other stages: from their ops, which the padding is not in
     rc, out = mascon("plan --json " .. small .. " --ranks 2 --set parallel.pp=2 --set 'parallel.stages={2,0}' --costs runs/small")
     expect(json(out).bubble.ranks[1].busy < 4 * 0.018, "padding does not count")
