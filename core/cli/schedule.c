@@ -152,6 +152,23 @@ static void blame(struct mc_cli_recipe *r, const struct mc_err *err)
     mc_problems_add(&r->problems, "parallel.schedule", file, line, NULL, "%s", err->msg);
 }
 
+/* What "auto" came to. */
+static void note_cut(struct mc_check_notes *notes, const int *cut, int n)
+{
+    char *text = notes->note[notes->n];
+    size_t at = 0, cap = sizeof notes->note[0];
+    if (notes->n == MC_CHECK_NOTES)
+        return;
+    at = (size_t)snprintf(text, cap, "parallel.stages: \"auto\" is {");
+    for (int s = 0; s < n && at < cap; s++)
+        at += (size_t)snprintf(text + at, cap - at, "%s%d", s ? ", " : " ", cut[s + 1] - cut[s]);
+    if (at + 3 < cap)
+        snprintf(text + at, cap - at, " }");
+    else
+        memcpy(text + cap - 5, " ...", 5); /* `plan` shows all of it */
+    notes->n++;
+}
+
 mc_status mc_cli_schedule_check(struct mc_cli_recipe *r, struct mc_err *err)
 {
     const struct mc_recipe *recipe = mc_recipe_of(r->loaded.box);
@@ -187,6 +204,8 @@ mc_status mc_cli_schedule_check(struct mc_cli_recipe *r, struct mc_err *err)
         st = mc_line_create((int)p->pp, (int)p->chunks, cut, s, n, depth, &r->line, err); /* I4 */
         if (st == MC_E_RECIPE)
             blame(r, err);
+        else if (strcmp(p->stages, "auto") == 0)
+            note_cut(&r->notes, cut, mc_stages_count(recipe));
     } else {
         for (int k = 0; k < kept; k++)
             mc_sched_destroy(s[k]);

@@ -335,6 +335,8 @@ case("plan: layers are cut as a list says, by predicted work, or by that of a tr
     -- products of a token: a layer 10240 and attention 2 x 32 x 64 / 2; the head 64000, which is 5.2 layers: alone; 9 over 3
     same(ends(j), "3 6 9 9", "by operations")
     same(j.cut.proven, true, "proven")
+    same(mascon("check " .. four .. "--set parallel.stages=auto"), 0, "check")
+    has(read(dir .. "/err"), 'note: parallel.stages: "auto" is { 3, 3, 3, 0 }')
     local one, head = 10240 + 2 * 32 * 32, 64000
     expect(math.abs(j.cut.imbalance - head * 4 / (9 * one + head)) < 1e-12, "imbalance %s", j.cut.imbalance)
     expect(math.abs(j.stages[1].work - 3 * one / (9 * one + head)) < 1e-12, "work %s", j.stages[1].work)
