@@ -206,11 +206,13 @@ static int run_agent(const char *mode, int nranks, int64_t grace_ms, const int *
                                    .exe = g_exe,
                                    .rank_args = args,
                                    .grace_ns = grace_ms * 1000000,
-                                   .wait_ns = 700000000,
+                                   .wait_ns = INT64_C(60000000000),
                                    .recipe_hash = RECIPE,
                                    .build = BUILD};
         if (strcmp(mode, "stop") == 0 || strcmp(mode, "deaf") == 0)
             cfg.wait_ns = 0; /* they never say hello */
+        if (strcmp(mode, "meet_never") == 0 || strcmp(mode, "meet_stuck") == 0)
+            cfg.wait_ns = INT64_C(4000000000); /* waited for in vain; the others must make it */
         if (mc_agent_run(&cfg, &r, &e) != MC_OK)
             _exit(92);
         if (waitpid(-1, NULL, WNOHANG) != -1) /* every rank is reaped */
@@ -300,7 +302,7 @@ static void loop_kills_the_deaf(void **state)
     static const int one[] = {SIGTERM, 0}, three[] = {SIGTERM, SIGTERM, SIGTERM, 0};
     int64_t t0 = mc_clock_ns();
     assert_int_equal(run_agent("deaf", 2, 400, one, 100, &r, &rd), 76);
-    assert_true(mc_clock_ns() - t0 < INT64_C(3000000000));
+    assert_true(mc_clock_ns() - t0 < INT64_C(20000000000));
     json_t *j = incident(&rd, 1);
     assert_string_equal(cause(j, "class"), "stop_timeout");
     json_decref(j);
@@ -332,9 +334,9 @@ static void loop_writes_the_first_cause(void **state)
         struct mc_agent_result r;
         struct mc_rundir rd;
         int64_t t0 = mc_clock_ns();
-        assert_int_equal(run_agent(rows[i].mode, rows[i].ranks, 5000, NULL, 0, &r, &rd),
+        assert_int_equal(run_agent(rows[i].mode, rows[i].ranks, 40000, NULL, 0, &r, &rd),
                          rows[i].code);
-        assert_true(mc_clock_ns() - t0 < INT64_C(3000000000)); /* others do not wait for grace */
+        assert_true(mc_clock_ns() - t0 < INT64_C(20000000000)); /* others do not wait for grace */
         json_t *j = incident(&rd, 1), *c = json_object_get(j, "cause");
         assert_non_null(j);
         assert_null(incident(&rd, 2));
@@ -383,11 +385,11 @@ static void loop_names_who_spoils_the_start(void **state)
         struct mc_agent_result r;
         struct mc_rundir rd;
         int64_t t0 = mc_clock_ns();
-        int code = run_agent(rows[i].mode, MEET, 5000, NULL, 0, &r, &rd);
+        int code = run_agent(rows[i].mode, MEET, 40000, NULL, 0, &r, &rd);
         if (code != rows[i].code || !strstr(r.message, rows[i].says) ||
             !strstr(r.message, rows[i].too))
             fail_msg("%s: %d, %s", rows[i].mode, code, r.message);
-        assert_true(mc_clock_ns() - t0 < INT64_C(6000000000));
+        assert_true(mc_clock_ns() - t0 < INT64_C(30000000000));
         json_t *j = incident(&rd, 1), *others = json_object_get(j, "others");
         assert_string_equal(cause(j, "class"), rows[i].cls);
         assert_int_equal(json_integer_value(json_object_get(json_object_get(j, "cause"), "rank")),
