@@ -35,7 +35,8 @@ static void after_op(void *arg, const struct mc_pipe_note *n)
     struct mc_trainer *t = arg;
     struct mc_piped *p = &t->piped;
     p->busy_ns += n->end_ns - n->begin_ns - n->wait_ns;
-    p->wait_ns += n->wait_ns;
+    p->waited_ns += n->wait_ns;
+    p->ops++;
     if (p->last)
         mc_transfer_mark(t->transfer, MC_SPAN_BACKWARD, n->begin_ns + n->input_ns, n->end_ns);
     mc_record_pipe(t, n);
@@ -67,7 +68,7 @@ mc_status mc_piped_step(struct mc_trainer *t, struct mc_err *err)
     struct mc_step *s = &t->step;
     struct mc_piped *p = &t->piped;
     int64_t begin = mc_clock_ns();
-    p->busy_ns = p->wait_ns = p->all_ns = 0;
+    p->busy_ns = p->all_ns = 0;
     if (s->valid == 0) /* step.c I1 */
         return MC_OK;
     struct mc_pipe_job job = {.graph = t->graphs.train,

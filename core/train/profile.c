@@ -175,12 +175,17 @@ static void tell_all(const struct mc_trainer *t, struct mc_json *j)
         struct line r = {names[i], "", p->part[i].calls, p->part[i].ns, 0, -1};
         if (i == MC_PART_MICROBATCHES) {
             r.what = "between ops";
-            r.ns -= inside;
+            r.ns -= inside + t->piped.waited_ns;
         } else if (i == MC_PART_OPTIMIZER) {
             r.bytes = 7 * weights * (double)r.calls;
         }
         if (r.calls > 0)
             tell(t, &r, all, j);
+        if (i == MC_PART_MICROBATCHES && t->piped.ops > 0)
+            tell(t,
+                 &(struct line){"waits in the pipeline", "", t->piped.ops, t->piped.waited_ns, 0,
+                                -1},
+                 all, j);
     }
     mc_json_close(j, ']');
     mc_json_close(j, '}');

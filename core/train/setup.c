@@ -158,7 +158,8 @@ static mc_status make_transfer(struct mc_trainer *t, struct mc_err *err)
                                   .param_dtype = t->kern->dtype,
                                   .grad_dtype = t->kern->wide->dtype,
                                   .overlap_grads = t->recipe->parallel.overlap_grads,
-                                  .overlap_params = t->recipe->parallel.overlap_params};
+                                  .overlap_params = t->recipe->parallel.overlap_params,
+                                  .piped = t->pipe != NULL};
     return mc_transfer_create(&cfg, &t->transfer, err);
 }
 

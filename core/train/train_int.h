@@ -181,7 +181,8 @@ enum { MC_STEP_HEAD = 16 }; /* numbers of the step's exchanges beside one a para
 struct mc_piped {           /* of a step in a pipeline */
     double *loss;           /* [microbatches], the most */
     int last;               /* the op in hand is its part's last addition to gradients */
-    int64_t busy_ns, wait_ns, all_ns;
+    int64_t busy_ns, all_ns;
+    int64_t ops, waited_ns;   /* of the segment, for the profile */
     double bubble_ms, bubble; /* over all ranks: what they stood idle, and its share */
 };
 struct mc_trainer {

@@ -7,7 +7,10 @@
  *
  * I1  Reductions begin in descending order of buckets, gathers in ascending order, on every rank,
  *     whatever the order in which buckets become ready: a group's calls must match.
- *     A bucket that several parts of the graph add to is ready when the last of them is done.
+ *     A bucket that several parts of the graph add to is ready when the last of them is done. In a
+ *     pipeline nothing is waited for before finish, with overlap or without: replicas may run
+ *     different schedules, and a rank that waited for its like in another one could keep from its
+ *     neighbours what that one's neighbours wait for. The proof of a schedule knows no such waits.
  * I2  Sums are in rank order (comm.h I3), so overlap changes no bit, and plain and sharded agree.
  * I3  Nobody touches a bucket's gradients between the begin of its reduction and the wait in
  *     finish, nor its parameters between the begin of its gather and the wait in need.
@@ -119,6 +122,14 @@ static mc_status begin_grad(struct mc_transfer *r, int b, struct mc_err *err)
     return r->cfg.overlap_grads ? MC_OK : wait_grad(r, b, err);
 }
 
+static mc_status begin_ready(struct mc_transfer *r, struct mc_err *err)
+{
+    for (; r->next < r->alone && r->bucket[r->order[r->next]].left == 0; r->next++) /* I1 */
+        if (r->comm)
+            MC_TRY(begin_grad(r, r->order[r->next], err));
+    return MC_OK;
+}
+
 static mc_status done(void *arg, int b, struct mc_err *err)
 {
     struct mc_transfer *r = arg;
@@ -127,10 +138,7 @@ static mc_status done(void *arg, int b, struct mc_err *err)
     if (--x->left > 0 || x->elsewhere) /* I5 */
         return MC_OK;
     MC_TRY(mc_graph_finish_grads(r->cfg.graph, b, err));
-    for (; r->next < r->alone && r->bucket[r->order[r->next]].left == 0; r->next++) /* I1 */
-        if (r->comm)
-            MC_TRY(begin_grad(r, r->order[r->next], err));
-    return MC_OK;
+    return r->cfg.piped && !r->cfg.overlap_grads ? MC_OK : begin_ready(r, err); /* I1 */
 }
 
 static mc_status sum_tied(struct mc_transfer *r, struct mc_err *err) /* I5 */
@@ -170,6 +178,7 @@ mc_status mc_transfer_idle(struct mc_transfer *r, struct mc_err *err)
 
 mc_status mc_transfer_finish(struct mc_transfer *r, struct mc_err *err)
 {
+    MC_TRY(begin_ready(r, err));
     MC_ASSERT(r->next == r->alone);
     MC_TRY(sum_tied(r, err));
     for (int k = 0; k < r->nbuckets; k++)

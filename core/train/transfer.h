@@ -27,6 +27,7 @@ struct mc_transfer_cfg {
     void *params, *grads; /* flat */
     enum mc_dtype param_dtype, grad_dtype;
     int overlap_grads, overlap_params;
+    int piped; /* the passes are those of a pipeline */
 };
 struct mc_transfer;
 mc_status mc_transfer_create(const struct mc_transfer_cfg *cfg, struct mc_transfer **r,
