@@ -57,9 +57,11 @@ static void to_stderr(void *arg, const char *line)
     fprintf(stderr, "  %s\n", line);
 }
 
-/* One number of microbatches: made and proven; *depth is what its channels must hold. */
-static mc_status prove(struct mc_cli_recipe *r, int64_t m, const struct mc_sched_costs *c,
-                       int picture, struct mc_sched **out, int *depth, struct mc_err *err)
+/* One number of microbatches: made and proven; *depth is what its channels must hold. *made: the
+ * function gave a list of records, whatever the proof says of it. */
+static mc_status prove_made(struct mc_cli_recipe *r, int64_t m, const struct mc_sched_costs *c,
+                            int picture, struct mc_sched **out, int *depth, int *made,
+                            struct mc_err *err)
 {
     const struct mc_recipe *recipe = mc_recipe_of(r->loaded.box);
     struct mc_sched_ask ask = {.ranks = (int)recipe->parallel.pp,
@@ -67,7 +69,9 @@ static mc_status prove(struct mc_cli_recipe *r, int64_t m, const struct mc_sched
                                .microbatches = (int)m,
                                .costs = c};
     struct mc_sched *s;
+    *made = 0;
     MC_TRY(mc_lua_schedule(&r->loaded, &ask, &s, err));
+    *made = 1;
     int64_t most = m * ask.chunks;
     struct mc_sched_limits lim = {.depth = most > 1 << 30 ? 1 << 30 : (int)most}; /* I2 */
     int need = 0;
@@ -84,6 +88,13 @@ static mc_status prove(struct mc_cli_recipe *r, int64_t m, const struct mc_sched
     else
         mc_sched_destroy(s);
     return MC_OK;
+}
+
+static mc_status prove(struct mc_cli_recipe *r, int64_t m, const struct mc_sched_costs *c,
+                       int picture, struct mc_sched **out, int *depth, struct mc_err *err)
+{
+    int made;
+    return prove_made(r, m, c, picture, out, depth, &made, err);
 }
 
 mc_status mc_cli_schedule(struct mc_cli_recipe *r, int64_t m, const struct mc_sched_costs *c,
@@ -118,17 +129,19 @@ mc_status mc_cli_cut(struct mc_cli_recipe *r, const struct mc_stages_work *work,
     return st;
 }
 
-/* A refusal of m microbatches, with the smallest number that is refused alike (I3). */
-static mc_status refuse(struct mc_cli_recipe *r, int64_t m, const struct mc_sched_costs *c,
-                        int64_t begun, struct mc_err *why, struct mc_err *err)
+/* A refusal of m microbatches, with the smallest number that is refused alike (I3): where the proof
+ * refused, by the proof, since a function need not be made for numbers that the run never meets. */
+static mc_status refuse(struct mc_cli_recipe *r, int64_t m, int made,
+                        const struct mc_sched_costs *c, int64_t begun, struct mc_err *why,
+                        struct mc_err *err)
 {
     char file[256];
-    int line, depth;
+    int line, depth, less_made;
     for (int64_t small = 1;
          small < m && small <= SMALLEST_TRIES && mc_clock_ns() - begun < SMALLEST_NS; small++) {
         struct mc_err less = {0};
-        if (prove(r, small, c, 0, NULL, &depth, &less) == MC_E_RECIPE &&
-            strstr(less.msg, "slot")) { /* the schedule's fault, not a number it cannot take */
+        if (prove_made(r, small, c, 0, NULL, &depth, &less_made, &less) == MC_E_RECIPE &&
+            less_made == made && strstr(less.msg, "slot")) {
             *why = less;
             m = small;
             break;
@@ -191,11 +204,11 @@ mc_status mc_cli_schedule_check(struct mc_cli_recipe *r, struct mc_err *err)
     for (; kept < n && st == MC_OK; kept += st == MC_OK) { /* I1 */
         struct mc_err why = {0};
         const int64_t begun = mc_clock_ns();
-        int need = 0;
-        st = prove(r, counts[kept], &c, 0, &s[kept], &need, &why);
+        int need = 0, made;
+        st = prove_made(r, counts[kept], &c, 0, &s[kept], &need, &made, &why);
         depth = need > depth ? need : depth;
         if (st == MC_E_RECIPE)
-            st = refuse(r, counts[kept], &c, begun, &why, err);
+            st = refuse(r, counts[kept], made, &c, begun, &why, err);
         else if (st != MC_OK && err)
             *err = why;
     }
