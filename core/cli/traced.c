@@ -136,6 +136,12 @@ mc_status mc_cli_traced_open(const char *dir, int64_t step, const struct mc_stag
     if (st != MC_OK)
         return mc_err_trail(err, st, __FILE__, __LINE__);
     r.s.n = t->line->ranks * t->line->chunks;
+    if (parts && t->line->cut[r.s.n] != parts->layers) {
+        st = mc_err_set(err, MC_E_FORMAT, "%s cuts %d layers, the model has %d", path,
+                        t->line->cut[r.s.n], parts->layers);
+        mc_cli_traced_close(t);
+        return st;
+    }
     n = (size_t)r.s.n;
     t->f = mc_alloc((3 + 2 * MC_SCHED_NOPS) * n * sizeof *t->f, "times of stages");
     if (!t->f) {
