@@ -99,6 +99,7 @@ for beside, set in pairs {
     ["tp2-sp"] = { "tp=2", "sp=true" },
     ["short-last-microbatch"] = { "dp=2", "batch.global=14" },
     ["one-sample-less"] = { "dp=2", "batch.global=9", "batch.micro=1" },
+    ["a-replica-without-samples"] = { "dp=2", "batch.global=1", "batch.micro=1" },
     recompute = { "recompute=block" },
     bf16 = { "precision=bf16" },
     fp64 = { "precision=fp64", "batch.global=14" },
@@ -109,6 +110,8 @@ for beside, set in pairs {
 end
 same(TIED, "stages-listed", { "pp=4", "stages={3,2,2,1}" }, one.tied)
 same(TIED, "stages-by-cost", { "pp=3", "stages=auto" }, one.tied)
+same(TIED, "stem-and-head-alone", { "pp=3", "stages={0,8,0}", "schedule=zb_h1" }, one.tied)
+same(TIED, "a-layer-a-rank", { "pp=8" }, one.tied)
 print(("%d runs with all numbers as without a pipeline"):format(runs))
 
 -- ---- the checkpoint is the same, and goes on anywhere ----
