@@ -7,8 +7,9 @@
  *
  * I1  Layers of one block are the same work: each has their mean. What differs between them in one
  *     step is the machine's mood.
- * I2  A time of another model is refused, by the first key that differs.
- * Memory: one file at a time. Threads: one. */
+ * I2  Sums and copies between ops belong to no layer by themselves; they count to the layer of the
+ * op before them. I3  A time of another model is refused, by the first key that differs. Memory:
+ * one file at a time. Threads: one. */
 #include "cli.h"
 #include "../base/arena.h"
 #include "../base/sysio.h"
@@ -26,6 +27,7 @@ struct reader {
     int64_t *seen;               /* first samples of this rank's microbatches */
     int nseen;
     double samples; /* of this rank */
+    int64_t layer;  /* of its last op */
 };
 
 static double ms(json_t *o, const char *key)
@@ -49,13 +51,20 @@ static mc_status see(struct reader *r, int64_t mb, double n, struct mc_err *err)
 static mc_status take(void *arg, json_t *o, struct mc_err *err)
 {
     struct reader *r = arg;
-    const char *verb = json_string_value(json_object_get(o, "verb"));
+    const char *verb = json_string_value(json_object_get(o, "verb")),
+               *op = json_string_value(json_object_get(o, "op"));
     int64_t layer = json_integer_value(json_object_get(o, "layer"));
     double took = (ms(o, "end") - ms(o, "begin")) * 1e-3;
     if (strcmp(json_string_value(json_object_get(o, "at")), "op") != 0)
         return MC_OK;
     if (!verb || layer < -1 || layer > r->work->layers || !(took >= 0))
         return mc_err_set(err, MC_E_FORMAT, "an op without a verb, a layer or times");
+    if (op && (strcmp(op, "copy") == 0 || strcmp(op, "sum of gradients") == 0)) { /* I2 */
+        if (r->nseen == 0)
+            return MC_OK;
+        layer = r->layer;
+    }
+    r->layer = layer;
     double *sum = strcmp(verb, "forward") == 0           ? r->work->f
                   : strcmp(verb, "backward weight") == 0 ? r->work->w
                                                          : r->work->i; /* "again" too */
@@ -68,6 +77,7 @@ static mc_status one_rank(struct reader *r, const char *path, struct mc_err *err
 {
     r->nseen = 0;
     r->samples = 0;
+    r->layer = -1;
     for (int k = 0; k < r->work->layers + 2; k++)
         r->one[k] = 0;
     MC_TRY(mc_cli_trace_lines(path, take, r, err));
@@ -100,7 +110,7 @@ static mc_status mean(const struct reader *r, const struct mc_model_cfg *m, stru
     return MC_OK;
 }
 
-/* I2 */
+/* I3 */
 static mc_status same(const struct mc_recipe *now, const char *dir, struct mc_err *err)
 {
     struct mc_recipe_box *box;

@@ -437,7 +437,7 @@ case("plan and trace: a pipeline's measured times, and what they predict", funct
     has(read(dir .. "/err"), "cuts 999 layers, the model has 2")
     write(schedule, kept)
     -- other stages: from their ops, which the padding is not in
-    rc, out = mascon("plan --json " .. small .. " --ranks 2 --set parallel.pp=2 --set 'parallel.stages={2,0}' --costs runs/small")
+    rc, out = mascon("plan --json " .. small .. " --ranks 2 --set parallel.pp=2 --set batch.global=4 --set 'parallel.stages={2,0}' --costs runs/small")
     local ops = 0
     for r = 0, 1 do
         for _, l in ipairs(lines(("%s/runs/small/segments/001/trace-2.%d.jsonl"):format(dir, r))) do
