@@ -333,10 +333,24 @@ function L.matrix(layouts, partner)
     if partner then print(("%d further runs without a pipeline, whose bits they must have"):format(n)) end
 end
 
+-- Runs pairs { run, other } of n steps, which must have the same bits: metrics, and the checkpoint of the last step.
+function L.same(list, n, story)
+    local runs, sound = {}, {}
+    for _, x in ipairs(list) do runs[#runs + 1], runs[#runs + 2] = x[1], x[2] end
+    L.go(runs, function(r) sound[r] = L.ended_well(r) end)
+    for _, x in ipairs(list) do
+        if sound[x[1]] and sound[x[2]] then
+            local what = apart(x[1], x[2], n, { n })
+            L.bitwise = L.bitwise + 1
+            P.check(not what, "%s: %s: %s", x[1].what, story, tostring(what))
+        end
+    end
+end
+
 -- Overlap changes when things happen, never a bit of them: over a link that makes each message of a bucket late, and without
 -- saves between the steps, which would wait for all. Of `layouts` the first `count` with replicas.
 function L.overlap(layouts, count)
-    local shim, of, runs = (L.option.tests or "") .. "/libpreload_link.so", {}, {}
+    local shim, list = (L.option.tests or "") .. "/libpreload_link.so", {}
     local o = { more = { "--set", "checkpoint.every=100 steps", "--set", "steps.steps=" .. 2 * W.STEPS } }
     if P.read(shim) then
         o.env = { LD_PRELOAD = shim, MC_LINK_MS = "5", MC_LINK_BYTES = "4000" }
@@ -344,22 +358,12 @@ function L.overlap(layouts, count)
         P.skip "no slow link (libpreload_link.so): overlap at full speed"
     end
     for _, l in ipairs(layouts) do
-        if l.dp > 1 and #runs < 2 * count then
-            local on = L.start(L.with(l, { grads = 1, params = 1 }), o)
-            of[on] = L.start(L.with(l, { grads = 0, params = 0 }), o)
-            runs[#runs + 1], runs[#runs + 2] = on, of[on]
+        if l.dp > 1 and #list < count then
+            list[#list + 1] = { L.start(L.with(l, { grads = 1, params = 1 }), o), L.start(L.with(l, { grads = 0, params = 0 }), o) }
         end
     end
-    local sound = {}
-    L.go(runs, function(r) sound[r] = L.ended_well(r) end)
-    for _, r in ipairs(runs) do
-        if of[r] and sound[r] and sound[of[r]] then
-            local what = apart(r, of[r], 2 * W.STEPS, { 2 * W.STEPS })
-            L.bitwise = L.bitwise + 1
-            P.check(not what, "%s: overlap changes bits: %s", r.what, tostring(what))
-        end
-    end
-    print(("%d layouts with overlap off and on: the same bits"):format(#runs / 2))
+    L.same(list, 2 * W.STEPS, "overlap changes bits")
+    print(("%d layouts with overlap off and on: the same bits"):format(#list))
 end
 
 -- Runs that are saved on one layout and go on with the next one, every step. Where all of them have one partner, its bits.
