@@ -73,7 +73,7 @@ for _, f in ipairs(faults) do
         end
     end
 end
-P.check(ran >= 35 or pattern ~= "", "only %d faults", ran)
+P.check(ran >= 50 or pattern ~= "", "only %d faults", ran)
 print(("%d faults planted"):format(ran))
 P.sh("rm -rf '" .. tree .. "'")
 P.finish()
