@@ -120,7 +120,7 @@ fault("a rank runs the layers of its other chunk", "core/pipe/compile.c",
     "w.part[mc_line_chunk(line, p->rank, c)] = (int16_t)c;",
     "w.part[p->rank == 1 ? c : mc_line_chunk(line, p->rank, c)] = (int16_t)c;", "model=llama pp=4 chunks=2 schedule=own")
 fault("gradients of a chunk are reduced before its last microbatch", "core/pipe/compile.c",
-    "o->last = !seen[o->chunk]++;", "o->last = seen[o->chunk]++ == 1;", "model=llama pp=2 schedule=zb_h1 dp=2")
+    "o->last = !seen[o->chunk]++;", "o->last = seen[o->chunk]++ == 1;", "model=llama pp=2 schedule=zb_h1 dp=2 grads=1")
 fault("a receive goes into the next message's buffer", "core/pipe/exec.c",
     "return comm->ops->recv(comm, c->buf + (size_t)k * r->p->message", "return comm->ops->recv(comm, c->buf + (size_t)((k + 1) % c->is.room) * r->p->message",
     "model=llama pp=2")
