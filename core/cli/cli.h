@@ -112,6 +112,9 @@ mc_status mc_cli_schedule(struct mc_cli_recipe *r, int64_t m, const struct mc_sc
 /* pp > 1: every number of microbatches of the run is proven, and kept in r->line; a refusal is
  * added to r->problems. */
 mc_status mc_cli_schedule_check(struct mc_cli_recipe *r, struct mc_err *err);
+/* After it, of a recipe whose memory is over cluster.mem: if the schedules keep too many
+ * microbatches at once, where they do is added to r->problems. */
+mc_status mc_cli_schedule_memory(struct mc_cli_recipe *r, struct mc_err *err);
 
 /* ---- measured.c, cmd_trace.c: a traced step ---- */
 /* The newest traced step of the newest segment that has one, or `step`; dir: the segment's folder.

@@ -125,8 +125,11 @@ int mc_cli_load(struct mc_cli_recipe *r)
         st = check(r, 0, &err); /* the sizes are known only now */
     if (go_on(st) && r->problems.n == 0)
         st = mc_cli_schedule_check(r, &err);
-    if (go_on(st) && r->problems.n == 0)
+    if (go_on(st) && r->problems.n == 0) {
         st = check(r, 1, &err);
+        if (st == MC_E_RECIPE && r->problems.n > 0)
+            st = mc_cli_schedule_memory(r, &err) == MC_OK ? MC_E_RECIPE : err.code;
+    }
     if (st == MC_OK)
         settle_samples(r);
     if (go_on(st) && r->problems.n == 0)

@@ -7,14 +7,21 @@
  *     function's schedule is refused. A function that took its time to be refused (it may loop) is
  *     not asked again.
  * I4  What was proven is what runs: the schedules are kept as they are (r->line), and no function
- * is asked again.
+ *     is asked again.
+ * I5  What a schedule keeps at once is held against cluster.mem last, when the bytes of a
+ *     microbatch are known.
  *
  * Memory: schedules are handles; costs are the caller's. Threads: one. */
 #include "cli.h"
 #include "../base/arena.h"
 #include "../base/clock.h"
+#include "../base/pool.h"
+#include "../par/layout.h"
+#include "../pipe/line.h"
 #include "../pipe/sched.h"
+#include "../plan/check.h"
 #include "../plan/stages.h"
+#include "../train/train.h"
 #include <stdio.h>
 #include <string.h>
 
@@ -224,5 +231,58 @@ mc_status mc_cli_schedule_check(struct mc_cli_recipe *r, struct mc_err *err)
             mc_sched_destroy(s[k]);
     }
     mc_free(cut);
+    return st;
+}
+
+/* Most (chunk, microbatch) pairs that pipeline rank k may keep in `mem` bytes; 0: what does not fit
+ * is not what it keeps of them. */
+static mc_status may_keep(const struct mc_cli_recipe *r, const struct mc_layout *l, int k,
+                          size_t mem, int64_t *most, struct mc_err *err)
+{
+    int coord[MC_NAXES] = {[MC_AXIS_PP] = k};
+    const int threads = mc_pool_default_threads(l->world);
+    struct mc_train_memory m = {0};
+    int64_t slots = 0;
+    MC_TRY(mc_train_plan_rank(mc_recipe_of(r->loaded.box), l, r->line, mc_layout_rank(l, coord),
+                              threads, &m, err));
+    for (int c = 0; c < r->line->chunks; c++)
+        slots += mc_line_slots(r->line, k, c);
+    size_t rest = m.total - m.activations;
+    *most =
+        mem > rest ? (int64_t)((double)(mem - rest) / ((double)m.activations / (double)slots)) : 0;
+    return MC_OK;
+}
+
+mc_status mc_cli_schedule_memory(struct mc_cli_recipe *r, struct mc_err *err)
+{
+    const struct mc_recipe *recipe = mc_recipe_of(r->loaded.box);
+    const struct mc_line *line = r->line;
+    struct mc_layout l;
+    char file[256];
+    int where;
+    if (!line || recipe->cluster.mem_bytes <= 0)
+        return MC_OK;
+    int64_t *most = mc_alloc((size_t)line->ranks * sizeof *most, "what ranks may keep");
+    if (!most)
+        return mc_err_set(err, MC_E_NOMEM, "no memory to check %d ranks", line->ranks);
+    mc_status st = mc_check_layout(recipe, 0, &l, err);
+    int schedules = st == MC_OK; /* 0: another rank's weights do not fit either */
+    for (int k = 0; k < line->ranks && st == MC_OK; k++) {
+        st = may_keep(r, &l, k, (size_t)recipe->cluster.mem_bytes, &most[k], err);
+        schedules = schedules && most[k] > 0;
+    }
+    for (int i = 0; i < line->nsched && st == MC_OK && schedules; i++) {
+        const struct mc_sched_limits lim = {.depth = line->depth, .alive = most}; /* I5 */
+        struct mc_err why = {0};
+        st = mc_sched_verify(line->sched[i], &lim, NULL, NULL, &why);
+        if (st == MC_OK)
+            continue;
+        mc_recipe_where(r->loaded.box, "parallel.schedule", file, &where);
+        mc_problems_add(&r->problems, "parallel.schedule", file, where,
+                        "a schedule that keeps less, or parallel.recompute = \"block\"",
+                        "with %d microbatches: %s", line->sched[i]->microbatches, why.msg);
+        mc_err_set(err, st, "%s", why.msg);
+    }
+    mc_free(most);
     return st;
 }

@@ -305,6 +305,14 @@ end
         has(err, "with 2 microbatches") -- the smallest that shows it
         has(err, "rank 0   F0 | B0 F1 B1")
     end
+    -- rank 0 keeps all twelve; what is left of the memory beside weights holds some of them
+    local keeps = "check " .. four .. "--set parallel.schedule=gpipe --set \"cluster.mem='8 MiB'\""
+    same(mascon(keeps), 2, "more than fits")
+    has(read(dir .. "/err"), "cluster.mem: one rank needs ")
+    has(read(dir .. "/err"), "parallel.schedule: with 12 microbatches: gpipe: with rank 0 slot ")
+    has(read(dir .. "/err"), " microbatches of a chunk are kept at once; memory allows ")
+    same(mascon((keeps:gsub("8 MiB", "3 MiB"))), 2, "weights do not fit either")
+    expect(not read(dir .. "/err"):find "kept at once", "the schedule is blamed")
     write(dir .. "/raise.lua", "return function(p)\n\n  error 'not today'\nend")
     same(mascon("check " .. four .. "--set parallel.schedule=raise.lua"), 2, "raises")
     has(read(dir .. "/err"), "raise.lua:3: not today")
