@@ -20,7 +20,8 @@ return m.recipe {
     parallel  = {
         tp = 8, pp = 8, dp = "auto", sp = true, shard_optimizer = true, overlap = { grads = true, params = true },
         schedule = m.schedule.one_f_one_b,
+        recompute = { "all_gather", "rmsnorm", "swiglu" }, -- a third of what would be kept, for no product again
     },
     checkpoint = { every = "60 min", keep = 3, stall = "1 s" },
-    cluster    = { nodes = 640, per_node = 8, mtbf = "8 h" },
+    cluster    = { nodes = 640, per_node = 8, mem = "180 GB", mtbf = "8 h" },
 }

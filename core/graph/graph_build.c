@@ -644,7 +644,7 @@ static mc_status check_cfg(const struct mc_graph_cfg *c, struct mc_err *err)
     for (int i = 0; i < r->parallel.nrecompute_ops && r->parallel.recompute == MC_RECOMPUTE_OPS;
          i++) {
         const struct mc_op *op = mc_op_find(r->parallel.recompute_ops[i]);
-        if (!op || op->flags & MC_OPF_INTERNAL) {
+        if (!op || (op->flags & MC_OPF_INTERNAL && strcmp(op->name, MC_RECOMPUTE_GATHER) != 0)) {
             const char *names[128];
             const char *near = mc_nearest(r->parallel.recompute_ops[i], names, callable(names));
             return mc_err_set(err, MC_E_RECIPE, "parallel.recompute: unknown op \"%s\"%s%s%s",

@@ -265,6 +265,9 @@ static void note_noops(struct check *c)
         note(c, "model.dropout has no effect: the model's functions call no dropout");
     if (p->sp && p->tp == 1)
         note(c, "parallel.sp has no effect at tp 1");
+    for (int i = 0; i < p->nrecompute_ops; i++)
+        if (p->tp == 1 && strcmp(p->recompute_ops[i], MC_RECOMPUTE_GATHER) == 0)
+            note(c, "parallel.recompute: \"%s\" has no effect at tp 1", MC_RECOMPUTE_GATHER);
     if (c->laid_out && p->dp == 1 && p->shard_optimizer)
         note(c, "parallel.shard_optimizer has no effect at dp 1");
     if (c->laid_out && p->dp == 1 && (p->overlap_grads || p->overlap_params))

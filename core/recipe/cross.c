@@ -306,7 +306,8 @@ static void cross_recompute(struct cross *c)
             used[n++] = m->block[i].call[k].op;
     for (int i = 0; i < p->nrecompute_ops; i++) {
         char hint[160] = "";
-        if (blocks_call(m, p->recompute_ops[i]))
+        if (blocks_call(m, p->recompute_ops[i]) ||
+            strcmp(p->recompute_ops[i], MC_RECOMPUTE_GATHER) == 0)
             continue;
         near = mc_nearest(p->recompute_ops[i], used, n);
         if (near)

@@ -166,6 +166,7 @@ struct mc_optim_cfg {                         /* kind of optimizer: adamw */
     struct mc_optim_rule rule[MC_MAX_RULES];
 };
 
+#define MC_RECOMPUTE_GATHER "all_gather" /* what tp joins, which no call names */
 enum mc_recompute { MC_RECOMPUTE_NONE, MC_RECOMPUTE_BLOCK, MC_RECOMPUTE_OPS };
 struct mc_parallel_cfg {
     int64_t tp, pp, cp, ep, dp; /* dp 0: "auto" */
@@ -177,7 +178,8 @@ struct mc_parallel_cfg {
                                    gradient through all chunks of a rank; 0: as long as it takes */
     enum mc_recompute recompute;
     int nrecompute_ops;
-    char recompute_ops[MC_MAX_WORDS][MC_WORD]; /* op names, MC_RECOMPUTE_OPS */
+    char recompute_ops[MC_MAX_WORDS][MC_WORD]; /* MC_RECOMPUTE_OPS: op names of the model's calls,
+                                                  and MC_RECOMPUTE_GATHER */
 };
 enum { MC_MAX_STAGES = MC_PATH / 2 };
 /* The entries of parallel.stages where it is a list: how many, layers[] filled; 0: "even" or

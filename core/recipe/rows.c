@@ -334,7 +334,8 @@ const struct mc_row mc_rows[] = {
     {"parallel.recompute", MC_ROW_OTHER, AT(parallel.recompute), .bind = mc_bind_recompute,
      .write = mc_write_recompute, .resume = MC_LOGGED,
      .form = "\"none\", \"block\" or a list of op names", .dfl_doc = "\"none\"",
-     .doc = "What backward computes again instead of keeping it."},
+     .doc = "What backward computes again instead of keeping it. Beside ops that the model calls, "
+            "\"all_gather\": what tensor parallel ranks joined is joined again."},
     {"parallel.schedule", MC_ROW_OTHER, AT(parallel.schedule), .bind = mc_bind_schedule,
      .write = mc_write_schedule, .resume = MC_LOGGED,
      .form = "gpipe, one_f_one_b, interleaved, zb_h1, zb_v, a Lua file, or a function",

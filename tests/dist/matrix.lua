@@ -23,7 +23,8 @@ local AXES = {
     { "shard", { 0, 1 }, set = "parallel.shard_optimizer", yes = 1 },
     { "grads", { 0, 1 }, set = "parallel.overlap.grads", yes = 1 },
     { "params", { 0, 1 }, set = "parallel.overlap.params", yes = 1 },
-    { "recompute", { "none", "block" }, set = "parallel.recompute" },
+    { "recompute", { "none", "block", "gather" },
+        set = function(l) return "parallel.recompute", l.recompute == "gather" and '{"all_gather"}' or l.recompute end },
     { "micro", { 1, 2 }, set = "batch.micro" },
     { "global", { 22, 23, 24 } }, -- 23 is divided by no dp; 22 over 2 to 4 leaves microbatches of one beside those of two
     { "precision", { "fp64", "fp32" }, set = "precision" },

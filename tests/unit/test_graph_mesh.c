@@ -397,7 +397,8 @@ static void replicas_add_up(void **st)
 /* Ops recomputed by name, and threads within ranks. */
 static void recomputed_ops_and_threads_change_nothing(void **st)
 {
-    static const char *const ops[] = {"linear", "rmsnorm", "layernorm", "swiglu", "attention"};
+    static const char *const ops[] = {"linear", "rmsnorm",   "layernorm",
+                                      "swiglu", "attention", "all_gather"};
     (void)st;
     for (int i = 0; i < MESH_MODELS; i++) {
         struct model *m = mesh_models[i]();
@@ -405,10 +406,10 @@ static void recomputed_ops_and_threads_change_nothing(void **st)
         struct batch b;
         reference(&c, m, &b);
         m->r.parallel.recompute = MC_RECOMPUTE_OPS;
-        for (int k = 0; k < 5; k++)
+        for (int k = 0; k < 6; k++)
             snprintf(m->r.parallel.recompute_ops[k], sizeof m->r.parallel.recompute_ops[k], "%s",
                      ops[k]);
-        m->r.parallel.nrecompute_ops = 5;
+        m->r.parallel.nrecompute_ops = 6;
         for (int sp = 0; sp < 2; sp++) {
             m->r.parallel.sp = sp;
             run_cell(&c, mesh_names[i], 4, 1, 2);

@@ -47,9 +47,9 @@ static void one_job(const struct whole *w, const struct job *j, const char *mode
 static void set_recompute(struct model *m, int how)
 {
     static const char *const ops[] = {"linear", "rmsnorm", "layernorm", "swiglu",
-                                      "gelu",   "rope",    "attention"};
+                                      "gelu",   "rope",    "attention", "all_gather"};
     m->r.parallel.recompute = (enum mc_recompute)how;
-    m->r.parallel.nrecompute_ops = how == MC_RECOMPUTE_OPS ? 7 : 0;
+    m->r.parallel.nrecompute_ops = how == MC_RECOMPUTE_OPS ? 8 : 0;
     for (int k = 0; k < m->r.parallel.nrecompute_ops; k++)
         snprintf(m->r.parallel.recompute_ops[k], sizeof m->r.parallel.recompute_ops[k], "%s",
                  ops[k]);
