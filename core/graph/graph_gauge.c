@@ -10,6 +10,8 @@
  * I3  A block that gives the very value it was given (or that another gave) is counted under each.
  * I4  On a mesh each row is counted on one rank of a tp group: its own rows under sequence
  *     parallelism, all of them on the first rank otherwise. The sum over ranks is the whole.
+ * I5  A microbatch adds one number to each place: sums of single microbatches, added by whoever
+ *     keeps them apart, are the sum of all.
  * Memory: the list of places is the graph's; the sums are the caller's. Threads: the one that runs
  * the graph; chunks use the pool. */
 #include <string.h>
@@ -97,8 +99,10 @@ void mc_graph_gauge_step(struct mc_graph *g, int tick, const struct mc_op_ctx *c
         } else if (g->cfg.coord[MC_AXIS_TP] > 0)
             q.rows = 0;
         mc_pool_run(g->pool, chunk, &q, CHUNKS);
+        double all = 0;
         for (int k = 0; k < CHUNKS; k++) /* I2 */
-            g->gauge_sum[g->gauge[i].at] += q.part[k];
+            all += q.part[k];
+        g->gauge_sum[g->gauge[i].at] += all; /* I5 */
     }
 }
 

@@ -12,7 +12,9 @@
  *
  * I1  Gradients: the fp64 partial sums that the gradient norm was made of (core/optim), put
  *     together by layer; no pass over memory is added. Activations: graph_gauge.c.
- * I2  They are a function of the step alone: a replayed step writes the same numbers.
+ * I2  They are a function of the step alone: a replayed step writes the same numbers. A pipeline's
+ *     schedule may run forwards in any order: microbatches are summed apart, and added in ascending
+ *     order when all have run.
  * I3  A line is whole or absent. One that the disk refuses is told and dropped: unlike metrics, no
  *     checkpoint waits for it.
  * I4  A step without a valid token has no norms and no line. No allocation after open.
@@ -27,8 +29,8 @@
 
 enum { NUMBER = 32 }; /* bytes of a number and its comma, at most */
 
-mc_status mc_norms_open(struct mc_norms *n, const struct mc_recipe *r, const char *path,
-                        struct mc_err *err)
+mc_status mc_norms_open(struct mc_norms *n, const struct mc_recipe *r, int microbatches,
+                        const char *path, struct mc_err *err)
 {
     int64_t size, end;
     memset(n, 0, sizeof *n);
@@ -40,11 +42,12 @@ mc_status mc_norms_open(struct mc_norms *n, const struct mc_recipe *r, const cha
     size_t places = (size_t)n->nlayers + 2;
     n->cap = 2 * places * NUMBER + 256;
     n->line = mc_alloc(n->cap, "line of norms");
-    n->sum = mc_alloc(3 * places * sizeof *n->sum, "norms");
+    n->sum = mc_alloc((3 + (size_t)microbatches) * places * sizeof *n->sum, "norms");
     if (!n->line || !n->sum)
         return mc_err_set(err, MC_E_NOMEM, "no memory for the norms of %d layers", n->nlayers);
     n->act = n->sum + places;
     n->grad = n->act + places;
+    n->of = microbatches > 0 ? n->grad + places : NULL;
     if (!path)
         return MC_OK;
     if (snprintf(n->path, sizeof n->path, "%s", path) >= (int)sizeof n->path)
@@ -73,6 +76,24 @@ void mc_norms_begin(struct mc_norms *n, struct mc_graph *g, int64_t step, int64_
     if (n->due)
         memset(n->sum, 0, (size_t)(n->nlayers + 1) * sizeof *n->sum);
     mc_graph_gauge(g, n->due ? n->sum : NULL);
+}
+
+void mc_norms_microbatch(struct mc_norms *n, struct mc_graph *g, int64_t mb)
+{
+    if (!n->due)
+        return;
+    mc_graph_gauge(g, n->of + mb * (n->nlayers + 1));
+}
+
+void mc_norms_microbatches(struct mc_norms *n, int64_t count)
+{
+    size_t places = (size_t)n->nlayers + 1;
+    if (!n->due)
+        return;
+    for (size_t i = 0; i < (size_t)count * places; i++) { /* I2 */
+        n->sum[i % places] += n->of[i];
+        n->of[i] = 0;
+    }
 }
 
 void mc_norms_judge(struct mc_norms *n, const struct mc_optim *o, const double *parts,

@@ -4,8 +4,8 @@
  * core/pipe runs this rank's records; here is what an op needs of the step (tokens, rows, whom to
  * tell of its buckets), and what is made of it: the loss, the trace, the step's bubble.
  *
- * I1  The sums of token losses of the microbatches are added in ascending order, as without a
- *     pipeline, whatever the schedule.
+ * I1  The sums of token losses of the microbatches, and those of the norms, are added in ascending
+ *     order, as without a pipeline, whatever the schedule.
  * I2  All ranks of a pipeline have the same samples, so the same microbatches; a replica without
  *     samples runs nothing, and a step without a label nothing anywhere.
  * I3  Once a step has begun its ops it ends: a rank that stopped between them would leave its
@@ -26,6 +26,7 @@ static mc_status before_op(void *arg, int64_t first, int64_t b, int op, int last
     (void)op;
     mc_step_tokens(t, first, b, last, mb);
     mc_record_microbatch(t, first, mb);
+    mc_norms_microbatch(&t->norms, t->graphs.train, first / t->recipe->batch.micro);
     t->piped.last = last;
     return MC_OK;
 }
@@ -85,6 +86,7 @@ mc_status mc_piped_step(struct mc_trainer *t, struct mc_err *err)
     MC_TRY(mc_pipe_train(t->pipe, &job, err));
     for (int64_t k = 0; k * job.micro < s->own; k++) /* I1 */
         s->loss_sum += p->loss[k];
+    mc_norms_microbatches(&t->norms, (s->own + job.micro - 1) / job.micro);
     p->all_ns = s->own > 0 ? mc_clock_ns() - begin : 0;
     return MC_OK;
 }

@@ -203,8 +203,9 @@ mc_status mc_trainer_create(const struct mc_train_cfg *cfg, struct mc_trainer **
         MC_TRY_GOTO(st, mc_metrics_open(&t->metrics, path, err), fail);
         MC_TRY_GOTO(st, mc_rundir_file(cfg->rd, "norms.jsonl", path, err), fail);
     }
-    MC_TRY_GOTO(st, mc_norms_open(&t->norms, t->recipe, t->world.rank == 0 ? path : NULL, err),
-                fail);
+    int most = cfg->line ? cfg->line->sched[cfg->line->nsched - 1]->microbatches : 0;
+    const char *norms = t->world.rank == 0 ? path : NULL;
+    MC_TRY_GOTO(st, mc_norms_open(&t->norms, t->recipe, most, norms, err), fail);
     MC_TRY_GOTO(st, mc_record_create(t, err), fail);
     MC_TRY_GOTO(st, mc_flops_phases(t->recipe, t->flops, err), fail);
     mc_timeline_open(t);

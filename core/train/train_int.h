@@ -90,17 +90,22 @@ struct mc_norms {
     int nlayers;
     int due;                  /* in the step in hand */
     double *sum, *act, *grad; /* [layers + 1], [layers + 1], [layers + 2]; stem first */
+    double *of;               /* [microbatches][layers + 1], of a pipeline's step; else NULL */
     int fd, warned;
     int64_t size;
     char path[1100], *line;
     size_t cap;
 };
-/* path NULL: the numbers alone, for another rank to write. */
-mc_status mc_norms_open(struct mc_norms *n, const struct mc_recipe *r, const char *path,
-                        struct mc_err *err);
+/* path NULL: the numbers alone, for another rank to write. microbatches: most of a step in a
+ * pipeline; 0: there is none. */
+mc_status mc_norms_open(struct mc_norms *n, const struct mc_recipe *r, int microbatches,
+                        const char *path, struct mc_err *err);
 void mc_norms_close(struct mc_norms *n);
 /* Before the first microbatch; after the last, elements of the stream of the whole step. */
 void mc_norms_begin(struct mc_norms *n, struct mc_graph *g, int64_t step, int64_t valid);
+/* In a pipeline: before each op of microbatch mb, and after the last op of `count` of them. */
+void mc_norms_microbatch(struct mc_norms *n, struct mc_graph *g, int64_t mb);
+void mc_norms_microbatches(struct mc_norms *n, int64_t count);
 void mc_norms_judge(struct mc_norms *n, const struct mc_optim *o, const double *parts,
                     int64_t elements);
 void mc_norms_write(struct mc_norms *n, int64_t step, int segment);
