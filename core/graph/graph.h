@@ -216,3 +216,6 @@ void mc_graph_gauge(struct mc_graph *g, double *sum);
  * and so on, the first to grads (so that a tied head's are one sum); then the sums over
  * grad_sum_axes. All ranks of a tp group finish their buckets in the same order. */
 mc_status mc_graph_finish_grads(struct mc_graph *g, int bucket, struct mc_err *err);
+/* The first part of that alone, for a bucket whose gradients another rank's stage adds to before
+ * the rest. */
+void mc_graph_join_uses(struct mc_graph *g, int bucket);

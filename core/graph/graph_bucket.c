@@ -151,6 +151,8 @@ void mc_graph_zero_grads(struct mc_graph *g)
 {
     clear(g->pool, g->buf.grads, g->mem.grads);
     clear(g->pool, g->buf.extra_grads, (size_t)g->extra * g->wide_elem);
+    for (int b = 0; b < g->nbuckets; b++)
+        g->bucket[b].joined = 0;
 }
 
 static void add_uses(struct mc_graph *g, const struct mc_param *p)
@@ -239,13 +241,20 @@ static mc_status sum_over_ranks(struct mc_graph *g, const struct mc_bucket *b, s
     return mc_graph_failed(g, err);
 }
 
+void mc_graph_join_uses(struct mc_graph *g, int bucket)
+{
+    MC_ASSERT(bucket >= 0 && bucket < g->nbuckets);
+    struct mc_bucket *b = &g->bucket[bucket];
+    for (int i = b->param; i < b->param + b->nparams && !b->joined; i++)
+        add_uses(g, &g->param[i]);
+    b->joined = 1;
+}
+
 mc_status mc_graph_finish_grads(struct mc_graph *g, int bucket, struct mc_err *err)
 {
     MC_ASSERT(bucket >= 0 && bucket < g->nbuckets);
-    const struct mc_bucket *b = &g->bucket[bucket];
     if (g->failed.code != MC_OK)
         return mc_graph_failed(g, err);
-    for (int i = b->param; i < b->param + b->nparams; i++)
-        add_uses(g, &g->param[i]);
-    return sum_over_ranks(g, b, err);
+    mc_graph_join_uses(g, bucket);
+    return sum_over_ranks(g, &g->bucket[bucket], err);
 }

@@ -108,6 +108,7 @@ struct mc_bucket {
     int param, nparams;    /* its parameters: a run of the storage order */
     int part;              /* which made it */
     int adders;            /* parts that add to its gradients */
+    int joined;            /* its uses are added in this step */
 };
 enum mc_phase { MC_PHASE_FORWARD, MC_PHASE_BACKWARD, MC_PHASE_WEIGHTS, MC_NPHASES };
 struct mc_run {

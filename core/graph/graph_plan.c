@@ -24,6 +24,7 @@
  * written over (I3, I4) is decided as if weights came first. A gradient that weights will read is
  * copied before the sum goes on over it; an accumulator of one use has one addition a microbatch,
  * so their order is free. I10  Edges are dense and have memory of their own: no slice of a group.
+ * I11  A part has a step: one whose calls are all the identity (dropout when it evaluates) copies.
  * graph_place.c then lays pieces into memory. Handle life; the calling thread. */
 #include <string.h>
 #include "../base/arena.h"
@@ -537,6 +538,8 @@ static mc_status emit(struct plan *pl, int c, struct mc_err *err)
     }
     for (int i = p->node; i < p->end_node; i++)
         MC_TRY(emit_forward(pl, i, 0, err));
+    if (g->nsteps == p->tick[MC_PHASE_FORWARD] && !has->has_stem) /* I11 */
+        MC_TRY(emit_two(g, MC_STEP_COPY, pl->fwd[p->in_value], -1, &pl->fwd[p->out_value], err));
     p->out_piece = pl->fwd[p->out_value];
     if (!has->has_head) {
         MC_TRY(edge_to(g, &p->out_piece, err));

@@ -17,7 +17,8 @@
  * I4  A step allocates nothing: handles and spans are made once.
  * I5  Buckets with a table that another rank's stage uses too (tied.h) come last of all, in finish:
  *     the other stage is done much later, and may wait for what this rank's last op sends. They are
- *     summed over the two stages first, then over tp, then over replicas: as on one stage.
+ *     summed over a stage's own uses as they become ready, then over the two stages, over tp, over
+ *     replicas: as on one stage.
  *
  * Memory: handle life; borrows graph, mesh, shard and buffers. Threads: the trainer's; transfers
  * are driven by the communicator's own. */
@@ -135,8 +136,12 @@ static mc_status done(void *arg, int b, struct mc_err *err)
     struct mc_transfer *r = arg;
     struct bucket *x = &r->bucket[b];
     MC_ASSERT(x->left > 0);
-    if (--x->left > 0 || x->elsewhere) /* I5 */
+    if (--x->left > 0)
         return MC_OK;
+    if (x->elsewhere) { /* I5 */
+        mc_graph_join_uses(r->cfg.graph, b);
+        return MC_OK;
+    }
     MC_TRY(mc_graph_finish_grads(r->cfg.graph, b, err));
     return r->cfg.piped && !r->cfg.overlap_grads ? MC_OK : begin_ready(r, err); /* I1 */
 }
