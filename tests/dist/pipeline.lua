@@ -7,8 +7,8 @@ local P = require "lib.proc"
 local a = P.args(arg)
 local dir = P.tmpdir()
 local long = a.long
-local TIED, UNTIED = "tests/dist/recipes/pipes.lua", "recipes/tiny_llama.lua"
-local STEPS = { [TIED] = 6, [UNTIED] = 3 }
+local TIED, UNTIED, ODD = "tests/dist/recipes/pipes.lua", "recipes/tiny_llama.lua", "tests/dist/recipes/odd_stages.lua"
+local STEPS = { [TIED] = 6, [UNTIED] = 3, [ODD] = 3 }
 
 local function read(name, file) return P.read(dir .. "/" .. name .. "/" .. file) or "" end
 local function count(name, file)
@@ -112,6 +112,10 @@ same(TIED, "stages-listed", { "pp=4", "stages={3,2,2,1}" }, one.tied)
 same(TIED, "stages-by-cost", { "pp=3", "stages=auto" }, one.tied)
 same(TIED, "stem-and-head-alone", { "pp=3", "stages={0,8,0}", "schedule=zb_h1" }, one.tied)
 same(TIED, "a-layer-a-rank", { "pp=8" }, one.tied)
+local odd = run(ODD, "odd", {})
+for i, set in ipairs { { "pp=4" }, { "pp=4", "schedule=zb_h1" }, { "pp=2", "chunks=2", "schedule=zb_v" }, { "pp=2", "chunks=2", "schedule=gpipe" } } do
+    same(ODD, "odd-" .. i, set, odd)
+end
 print(("%d runs with all numbers as without a pipeline"):format(runs))
 
 -- ---- the checkpoint is the same, and goes on anywhere ----
@@ -211,13 +215,13 @@ local function write(name, text)
     f:close()
     return dir .. "/" .. name
 end
--- Stages the other way round on the ranks, and all forwards first.
+-- Stages the other way round on the ranks, and all forwards first, from the last microbatch down.
 local good = write("backwards.lua", [[
 return function(p)
     local s = { place = {} }
     for r = 1, p.ranks do
         s[r], s.place[r] = {}, { p.ranks - r }
-        for mb = 0, p.microbatches - 1 do s[r][#s[r] + 1] = { op = "F", mb = mb } end
+        for mb = p.microbatches - 1, 0, -1 do s[r][#s[r] + 1] = { op = "F", mb = mb } end
         for mb = 0, p.microbatches - 1 do s[r][#s[r] + 1] = { op = "I", mb = mb } end
         for mb = 0, p.microbatches - 1 do s[r][#s[r] + 1] = { op = "W", mb = mb } end
     end
