@@ -10,6 +10,7 @@
  *
  * I1  Here only the form is checked; whether the schedule is sound is core/pipe's to say.
  * I2  Messages begin with file:line: of the error, or of the function where the result is wrong.
+ * I3  Nothing that is returned is passed over: a member that nobody reads is refused by its name.
  *
  * Memory: the schedule is the caller's. Threads: the caller's. */
 #include "host.h"
@@ -103,7 +104,7 @@ MC_LJMP static int body_call(lua_State *L)
         return luaL_error(L, "%s: the schedule returned %s, not a list of lists", j->where,
                           luaL_typename(L, -1));
     if ((int)lua_objlen(L, -1) != j->ranks)
-        return luaL_error(L, "%s: the schedule has lists for %d ranks; there are %d", j->where,
+        return luaL_error(L, "%s: the schedule has %d lists; there are %d ranks", j->where,
                           (int)lua_objlen(L, -1), j->ranks);
     for (int r = 0; r < j->ranks; r++) {
         lua_rawgeti(L, -1, r + 1);
@@ -115,6 +116,32 @@ MC_LJMP static int body_call(lua_State *L)
     }
     j->result_ref = luaL_ref(L, LUA_REGISTRYINDEX);
     return 0;
+}
+
+/* I3: a record is op, mb and chunk; the list of ranks has nothing besides but place. */
+MC_LJMP static void known_members(lua_State *L, const struct job *j, int r, int slot)
+{
+    for (lua_pushnil(L); lua_next(L, -2); lua_pop(L, 1)) {
+        const char *key = lua_type(L, -2) == LUA_TSTRING ? lua_tostring(L, -2) : NULL;
+        if (!key)
+            luaL_error(L, "%s: rank %d slot %d: a record is { op =, mb =, chunk = }, not a list",
+                       j->where, r, slot);
+        if (strcmp(key, "op") && strcmp(key, "mb") && strcmp(key, "chunk"))
+            luaL_error(
+                L, "%s: rank %d slot %d has a member \"%s\"; a record is { op =, mb =, chunk = }",
+                j->where, r, slot, key);
+    }
+}
+
+/* stack: result at 2 */
+MC_LJMP static void known_lists(lua_State *L, const struct job *j)
+{
+    for (lua_pushnil(L); lua_next(L, 2); lua_pop(L, 1)) {
+        if (lua_type(L, -2) == LUA_TSTRING && strcmp(lua_tostring(L, -2), "place"))
+            luaL_error(
+                L, "%s: the schedule has a member \"%s\"; besides a list a rank it has only place",
+                j->where, lua_tostring(L, -2));
+    }
 }
 
 /* A whole number under key of the record on top of the stack; what does not fit 16 bits becomes -1,
@@ -196,6 +223,7 @@ MC_LJMP static int body_fill(lua_State *L)
     struct mc_sched *s = j->s;
     lua_rawgeti(L, LUA_REGISTRYINDEX, j->result_ref);
     luaL_unref(L, LUA_REGISTRYINDEX, j->result_ref);
+    known_lists(L, j);
     read_place(L, j);
     for (int r = 0; r < s->ranks; r++) {
         lua_settop(L, 2);
@@ -206,6 +234,7 @@ MC_LJMP static int body_fill(lua_State *L)
             if (!lua_istable(L, -1))
                 luaL_error(L, "%s: rank %d slot %d is %s, not a record { op =, mb =, chunk = }",
                            j->where, r, slot, luaL_typename(L, -1));
+            known_members(L, j, r, slot);
             s->rec[k].op = op_of(L, j, r, slot);
             s->rec[k].mb = whole(L, j, r, slot, "mb", -1, j->microbatches - 1);
             s->rec[k].chunk = (int16_t)whole(L, j, r, slot, "chunk", 0, j->chunks - 1);

@@ -192,8 +192,8 @@ struct mc_cli_several {
     {"--ranks", "N",    "on N processes of this machine (default 1)", MC_ARG_I64, &(s).ranks,      \
      1,         1 << 20},                                                                          \
         {"--set",                                                                                  \
-         "parallel.tp=T",                                                                          \
-         "how many of them split the model (the others split the work)",                           \
+         "parallel.tp=N",                                                                          \
+         "ranks that share every matrix; likewise parallel.pp, .dp and .sp",                       \
          MC_ARG_LIST,                                                                              \
          &(s).set,                                                                                 \
          0,                                                                                        \

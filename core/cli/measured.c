@@ -8,8 +8,10 @@
  * I1  Layers of one block are the same work: each has their mean. What differs between them in one
  *     step is the machine's mood.
  * I2  Sums and copies between ops belong to no layer by themselves; they count to the layer of the
- * op before them. I3  A time of another model is refused, by the first key that differs. Memory:
- * one file at a time. Threads: one. */
+ *     op before them.
+ * I3  A time of another model is refused, by the first key that differs.
+ *
+ * Memory: one file at a time. Threads: one. */
 #include "cli.h"
 #include "../base/arena.h"
 #include "../base/sysio.h"

@@ -10,8 +10,8 @@
  *     compares the hash of the recipe with its own.
  * I2  The layout is asked for, not remembered: pp is --set parallel.pp, else 1; tp is --set
  *     parallel.tp, else the largest part of the recipe's that divides the ranks; all other ranks
- * are dp. A checkpoint has no layout. A pipeline goes forward only, so it has one chunk a rank and
- *     no schedule to choose; its layers are cut evenly where that divides, else by their cost.
+ *     are dp. A checkpoint has no layout. A pipeline goes forward only, so it has one chunk a rank
+ *     and no schedule to choose; its layers are cut evenly where that divides, else by their cost.
  * I3  One rank, and no --ranks: this process, no agent.
  * I4  Nothing is written to a run: agents without one keep no events and no incidents.
  *
@@ -103,6 +103,10 @@ mc_status mc_cli_several_settle(struct mc_cli_several *s, struct mc_recipe *r, s
         tp = 1;
     if (dp == 0)
         dp = world / (tp * pp);
+    if (tp * pp > world)
+        return mc_err_set(err, MC_E_USAGE,
+                          "parallel.tp %lld x parallel.pp %lld are %lld ranks, and --ranks is %lld",
+                          (long long)tp, (long long)pp, (long long)(tp * pp), (long long)world);
     if (tp * pp * dp != world)
         return mc_err_set(
             err, MC_E_USAGE,

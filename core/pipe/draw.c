@@ -63,7 +63,7 @@ void mc_sched_draw_text(const struct mc_sched *s, const struct mc_sched_costs *c
         line(arg, text);
     }
     if (cut)
-        line(arg, "(cut at this width)");
+        line(arg, "(cut at this width; a picture, --svg FILE, has all of it)");
 }
 
 void mc_sched_draw_svg(const struct mc_sched *s, const struct mc_sched_costs *c,

@@ -406,7 +406,7 @@ static void own_files(void **state)
         {"return 5", {"my.lua", "returns a function(p)", "number"}},
         {"return function(p)\n  error('no such luck')\nend", {"my.lua:2", "no such luck", ""}},
         {"return function(p)\n  while true do end\nend", {"my.lua:2", "", ""}},
-        {"return function(p) return p end", {"my.lua:1", "lists for 0 ranks; there are 2", ""}},
+        {"return function(p) return p end", {"my.lua:1", "has 0 lists; there are 2 ranks", ""}},
         {"\nreturn function(p) return { {}, 1 } end", {"my.lua:2", "rank 1 has number", ""}},
         {"return function(p) return { { 7 }, {} } end", {"rank 0 slot 0 is number", "", ""}},
         {"return function(p) return { { { op = 'X', mb = 0 } }, {} } end",
@@ -417,6 +417,12 @@ static void own_files(void **state)
         {"return function(p) return { { { op = 'F', mb = p.microbatches } }, {} } end",
          {"rank 0 slot 0", "mb is 4", "from 0 to 3"}},
         {"return function(p) return { { { op = 'F' } }, {} } end", {"mb is nil", "", ""}},
+        {"return function(p) return { { { op = 'F', mb = 0, chnk = 1 } }, {} } end",
+         {"rank 0 slot 0", "a member \"chnk\"", "chunk ="}},
+        {"return function(p) return { { { 'F', 0 } }, {} } end",
+         {"rank 0 slot 0", "not a list", ""}},
+        {"\nreturn function(p) return { {}, {}, plcae = 'v' } end",
+         {"my.lua:2", "a member \"plcae\"", "only place"}},
         {"return function(p) return { {}, {}, place = 'zigzag' } end",
          {"place is the text zigzag", "", ""}},
         {"return function(p) return { {}, {}, place = { { 0 } } } end", {"place[2]", "", ""}},
@@ -466,16 +472,11 @@ static void large_ones_are_quick(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(closed_forms),
-        cmocka_unit_test(gpipe_of_chunks),
-        cmocka_unit_test(interleaved),
-        cmocka_unit_test(zb_v),
-        cmocka_unit_test(who_wins),
-        cmocka_unit_test(uneven_against_relaxation),
-        cmocka_unit_test(each_point_refuses),
-        cmocka_unit_test(a_lock_is_told_as_its_circle),
-        cmocka_unit_test(own_files),
-        cmocka_unit_test(large_ones_are_quick),
+        cmocka_unit_test(closed_forms),       cmocka_unit_test(gpipe_of_chunks),
+        cmocka_unit_test(interleaved),        cmocka_unit_test(zb_v),
+        cmocka_unit_test(who_wins),           cmocka_unit_test(uneven_against_relaxation),
+        cmocka_unit_test(each_point_refuses), cmocka_unit_test(a_lock_is_told_as_its_circle),
+        cmocka_unit_test(own_files),          cmocka_unit_test(large_ones_are_quick),
     };
     return cmocka_run_group_tests(tests, make_dir, drop_dir);
 }
