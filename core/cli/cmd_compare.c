@@ -418,6 +418,12 @@ static const char *work_note(const struct compare *c)
 static void say(const struct compare *c, const struct answer *w)
 {
     const char *note = work_note(c);
+    for (int k = 0; k < 2; k++) {
+        printf("%c: %s", letter[k], c->s[k].r.path);
+        for (int i = 0; i < c->s[k].own.n; i++)
+            printf(" %s", c->s[k].own.v[i]);
+        putchar('\n');
+    }
     printf("%-7s %9s %19s %10s %11s %11s %10s %7s %10s %10s\n", "setting", "ms/step", "least-most",
            "tokens/s", "planned", "peak", "exposed ms", "bubble", "first loss", "last loss");
     for (int k = 0; k < 2; k++) {

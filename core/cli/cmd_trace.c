@@ -51,7 +51,8 @@ static void event(struct mc_json *j, json_t *o, int rank)
         snprintf(name, sizeof name, "%s %lld", text(o, "kind"),
                  (long long)json_integer_value(json_object_get(o, "bucket")));
     else
-        snprintf(name, sizeof name, "%s %s", text(o, "op"), text(o, "name"));
+        snprintf(name, sizeof name, "%s%s%s", text(o, "op"), text(o, "name")[0] ? " " : "",
+                 text(o, "name"));
     mc_json_open(j, NULL, '{');
     mc_json_str(j, "ph", "X");
     mc_json_str(j, "name", name);
@@ -68,6 +69,8 @@ static void event(struct mc_json *j, json_t *o, int rank)
         mc_json_f64(j, "exposed_ms", (at(o, "end") - at(o, "wait")) * 1e-3);
     } else if (!span) {
         mc_json_str(j, "verb", text(o, "verb"));
+        if (json_object_get(o, "layer"))
+            mc_json_i64(j, "layer", json_integer_value(json_object_get(o, "layer")));
         mc_json_i64(j, "first_sample", json_integer_value(json_object_get(o, "mb")));
     }
     mc_json_close(j, '}');
@@ -164,6 +167,19 @@ static mc_status on_line(void *arg, json_t *o, struct mc_err *err)
     return MC_OK;
 }
 
+static void name_track(struct job *x, const char *what, int tid, const char *name)
+{
+    mc_json_open(x->j, NULL, '{');
+    mc_json_str(x->j, "ph", "M");
+    mc_json_str(x->j, "name", what);
+    mc_json_i64(x->j, "pid", x->rank);
+    mc_json_i64(x->j, "tid", tid);
+    mc_json_open(x->j, "args", '{');
+    mc_json_str(x->j, "name", name);
+    mc_json_close(x->j, '}');
+    mc_json_close(x->j, '}');
+}
+
 static mc_status one_rank(struct job *x, const char *path, struct mc_err *err)
 {
     static const char *const names[] = {"ops", "transfers", "pipeline", "pipeline, predicted"};
@@ -173,17 +189,11 @@ static mc_status one_rank(struct job *x, const char *path, struct mc_err *err)
     const struct mc_sched *s = x->traced.sched;
     if (s && x->member < s->ranks && x->piped == s->first[x->member + 1] - s->first[x->member])
         predicted_events(x, x->member, x->rank); /* a smaller replica ran another schedule */
-    for (int k = 0; k < (x->piped ? 4 : 2); k++) {
-        mc_json_open(x->j, NULL, '{');
-        mc_json_str(x->j, "ph", "M");
-        mc_json_str(x->j, "name", "thread_name");
-        mc_json_i64(x->j, "pid", x->rank);
-        mc_json_i64(x->j, "tid", k);
-        mc_json_open(x->j, "args", '{');
-        mc_json_str(x->j, "name", names[k]);
-        mc_json_close(x->j, '}');
-        mc_json_close(x->j, '}');
-    }
+    char label[40];
+    snprintf(label, sizeof label, s ? "rank %d, pipeline rank %d" : "rank %d", x->rank, x->member);
+    name_track(x, "process_name", 0, label);
+    for (int k = 0; k < (x->piped ? 4 : 2); k++)
+        name_track(x, "thread_name", k, names[k]);
     return MC_OK;
 }
 

@@ -279,7 +279,9 @@ mc_status mc_cli_schedule_memory(struct mc_cli_recipe *r, struct mc_err *err)
             continue;
         mc_recipe_where(r->loaded.box, "parallel.schedule", file, &where);
         mc_problems_add(&r->problems, "parallel.schedule", file, where,
-                        "a schedule that keeps less, or parallel.recompute = \"block\"",
+                        mc_line_split(line)
+                            ? "a schedule that keeps less, such as one without I and W"
+                            : "a schedule that keeps less, or parallel.recompute = \"block\"",
                         "with %d microbatches: %s", line->sched[i]->microbatches, why.msg);
         mc_err_set(err, st, "%s", why.msg);
     }

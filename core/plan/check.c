@@ -20,6 +20,7 @@
 #include "../base/pool.h"
 #include "../base/sysio.h"
 #include "../data/tokenizer.h"
+#include "../pipe/line.h"
 #include "../train/train.h"
 
 enum { MAX_RANKS = 1 << 22 };
@@ -395,6 +396,40 @@ static int threads_of(const struct check *c)
     return mc_pool_default_threads(c->cfg->for_train ? c->world : here);
 }
 
+static int splits(const struct check *c)
+{
+    return c->cfg->line && mc_line_split(c->cfg->line);
+}
+
+static const char *less_memory(const struct check *c)
+{
+    return splits(c) ? "a smaller batch.micro, or a schedule without I and W"
+                     : "a smaller batch.micro, or parallel.recompute = \"block\"";
+}
+
+/* What W needs is kept from F to W whatever is recomputed, so where backward is split recomputation
+ * costs time and gains nothing: asked of the plan, and said. */
+static void note_recompute(struct check *c, const struct mc_layout *l,
+                           const struct mc_train_memory *m)
+{
+    struct mc_parallel_cfg *p = &c->r->parallel;
+    struct mc_train_memory plain = {0};
+    struct mc_err why = {0};
+    char with[32], without[32];
+    const enum mc_recompute asked = p->recompute;
+    if (asked == MC_RECOMPUTE_NONE)
+        return;
+    p->recompute = MC_RECOMPUTE_NONE;
+    mc_status st = c->cfg->memory(c->r, l, c->cfg->line, threads_of(c), &plain, &why);
+    p->recompute = asked;
+    if (st != MC_OK || plain.total > m->total)
+        return;
+    mc_units_print_bytes((int64_t)m->total, with);
+    mc_units_print_bytes((int64_t)plain.total, without);
+    note(c, "parallel.recompute saves no memory here: %s a rank with it, %s without%s", with,
+         without, splits(c) ? "; the schedule's I and W keep what it would compute again" : "");
+}
+
 static mc_status check_memory(struct check *c, struct mc_err *err)
 {
     const struct mc_recipe *r = c->r;
@@ -423,10 +458,10 @@ static mc_status check_memory(struct check *c, struct mc_err *err)
     if (c->cfg->planned)
         *c->cfg->planned = m;
     memory_text(&m, need);
+    note_recompute(c, &l, &m);
     if (r->cluster.mem_bytes > 0 && m.total > (size_t)r->cluster.mem_bytes) {
         mc_units_print_bytes(r->cluster.mem_bytes, b);
-        say(c, "cluster.mem", "a smaller batch.micro, or parallel.recompute = \"block\"",
-            "one rank needs %s, cluster.mem is %s", need, b);
+        say(c, "cluster.mem", less_memory(c), "one rank needs %s, cluster.mem is %s", need, b);
     }
     have = c->cfg->for_train && r->device == MC_DEVICE_CPU ? mem_available() : 0;
     if (have > 0 && m.total > (size_t)have / (size_t)c->world) {
@@ -436,8 +471,7 @@ static mc_status check_memory(struct check *c, struct mc_err *err)
             snprintf(all, sizeof all, "needs %s", need);
         mc_units_print_bytes(have, b);
         c->machine++;
-        say(c, "batch.micro", "a smaller batch.micro, or parallel.recompute = \"block\"",
-            "%s, this machine has %s available", all, b);
+        say(c, "batch.micro", less_memory(c), "%s, this machine has %s available", all, b);
     }
     if (!c->cfg->for_train && c->world > 1)
         note(c, "memory of the fullest of %d ranks: %s", c->world, need);

@@ -19,6 +19,7 @@
 #include <stdio.h>
 #include <string.h>
 
+/* What bits depend on: a pipeline is not among it. */
 static void make_fingerprint(struct mc_trainer *t)
 {
     char kern[128];
@@ -26,9 +27,9 @@ static void make_fingerprint(struct mc_trainer *t)
     int size[MC_NAXES] = {1, 1, 1, 1, 1};
     if (t->world.mesh)
         memcpy(size, t->world.mesh->layout.size, sizeof size);
-    snprintf(t->fingerprint, sizeof t->fingerprint, "%s | %s | %s | tp%d pp%d cp%d ep%d dp%d%s",
-             t->device.model, t->kern->name, kern, size[MC_AXIS_TP], size[MC_AXIS_PP],
-             size[MC_AXIS_CP], size[MC_AXIS_EP], size[MC_AXIS_DP],
+    snprintf(t->fingerprint, sizeof t->fingerprint, "%s | %s | %s | tp%d cp%d ep%d dp%d%s",
+             t->device.model, t->kern->name, kern, size[MC_AXIS_TP], size[MC_AXIS_CP],
+             size[MC_AXIS_EP], size[MC_AXIS_DP],
              t->recipe->parallel.sp && size[MC_AXIS_TP] > 1 ? " sp" : "");
 }
 
