@@ -26,7 +26,7 @@ local function capture(cmd)
 end
 
 -- o: script, axes { { name, values, set = key of the recipe, or what gives key and value of a layout, yes = 1: values 0 and 1
--- mean false and true }, ... }, layers. Arguments: PROGRAM [BUILD/tests] [--OPTION] [LAYOUT ...] [--reference PROGRAM] [--limit S].
+-- mean false and true, also = pattern of further values }, ... }, layers, eps. Arguments: PROGRAM [BUILD/tests] [--OPTION] [LAYOUT ...] [--reference PROGRAM] [--limit S].
 -- Returns options, and the layouts among the arguments.
 function L.open(o, argv)
     axes, script = o.axes, o.script
@@ -41,7 +41,7 @@ function L.open(o, argv)
     judge_program = L.option.reference and capture("realpath '" .. L.option.reference .. "'") or program
     dir = P.tmpdir()
     L.dir, L.began = dir, P.now()
-    W.write(dir, assert(P.read(o.here .. "/../../recipes/text/moon.txt")), o.layers)
+    W.write(dir, assert(P.read(o.here .. "/../../recipes/text/moon.txt")), o.layers, o.eps or 1e-8)
     local layouts = {}
     for i = 2, #argv do
         if argv[i]:find "=" then layouts[#layouts + 1] = L.parse(argv[i]) end
@@ -72,6 +72,7 @@ function L.parse(s)
             for _, value in ipairs(axis[2]) do
                 if axis[1] == k and tostring(value) == v then l[k], known = value, true end
             end
+            if axis[1] == k and axis.also and v:find(axis.also) then l[k], known = tonumber(v) or v, true end
         end
         if not known then error(("%s=%s is on no axis"):format(k, v), 0) end
     end

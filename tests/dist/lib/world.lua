@@ -39,7 +39,7 @@ return m.recipe {
   batch = { global = %d, micro = 1 },
   steps = { steps = %d },
   lr = function(s) return s.step == 1 and 0 or 1e-3 end,
-  optim = m.adamw { betas = { 0.9, 0.95 }, eps = 1e-8, weight_decay = 0.1, clip = %s },
+  optim = m.adamw { betas = { 0.9, 0.95 }, eps = %g, weight_decay = 0.1, clip = %s },
   precision = "fp64",
   checkpoint = { every = "1 steps", keep = 100 },
 }
@@ -80,8 +80,9 @@ local function tokens_of(source, text)
     return ids
 end
 
--- Writes the data, and the recipes of models with so many layers, below dir.
-function W.write(dir, text, layers)
+-- Writes the data, and the recipes of models with so many layers, below dir. eps: AdamW's. An element whose gradients are as small
+-- as eps moves by what their rounding is, in relation to it; of many layers some have such elements, and no twin tells of them.
+function W.write(dir, text, layers, eps)
     os.execute("mkdir -p '" .. dir .. "/data'")
     for s = 1, W.SOURCES do pack(("%s/data/s%02d"):format(dir, s), tokens_of(s, text)) end
     for i, name in ipairs(W.NAMES) do
@@ -93,7 +94,7 @@ function W.write(dir, text, layers)
             end
             local function recipe(suffix, list)
                 write(("%s/%s-%d%s.lua"):format(dir, name, global, suffix),
-                    RECIPE:format(name, W.MODELS[name]:format(layers), table.concat(list, ", "), global, W.STEPS, i % 2 == 0 and "0" or "0.5"))
+                    RECIPE:format(name, W.MODELS[name]:format(layers), table.concat(list, ", "), global, W.STEPS, eps, i % 2 == 0 and "0" or "0.5"))
             end
             recipe("", there)
             recipe("-twin", back)
