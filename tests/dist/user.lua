@@ -183,6 +183,23 @@ for run, layout in pairs { ["bf16-pp2"] = "--set parallel.pp=2", ["bf16-pp4"] = 
     local got = train(run, "recipes/tiny_llama.lua", bf16 .. " --set steps.steps=10 --ranks " .. layout:match "pp=(%d)" .. " " .. layout)
     for i = 1, 10 do P.check(got[i] == alone[i], "%s: loss of step %d: %s, one rank: %s", run, i, tostring(got[i]), tostring(alone[i])) end
 end
+-- a pipeline in bf16 with a table that its ends share: evaluations on the way, and goes on as another one, then as none
+local tied = "--set precision=bf16 --set batch.global=6 --set model.tied=true --set data.holdout=0.1 --set eval.every=3"
+local function evals(run)
+    local r = {}
+    for _, l in ipairs(lines(run, "events.jsonl")) do
+        if l:find '"kind":"eval"' then r[#r + 1] = P.field(l, "step") .. ": " .. P.field(l, "loss") end
+    end
+    return table.concat(r, ", ")
+end
+local _, whole = train("tied", "recipes/tiny_llama.lua", tied .. " --set steps.steps=9")
+local cut
+for i, layout in ipairs { "--ranks 4 --set parallel.pp=4 --set parallel.stages=1,3,4,0",
+    "--ranks 2 --set parallel.pp=2 --set parallel.chunks=2 --set parallel.schedule=zb_v --resume auto", "--resume auto" } do
+    cut = select(2, train("tied-cut", "recipes/tiny_llama.lua", ("%s --set steps.steps=%d %s"):format(tied, 3 * i, layout)))
+end
+P.check(whole and cut == whole, "three pipelines after each other: weights %s, one rank: %s", tostring(cut), tostring(whole))
+P.check(#evals "tied" > 20 and evals "tied-cut" == evals "tied", "evaluations: %s, one rank: %s", evals "tied-cut", evals "tied")
 print(("bf16: 4 ranks within %.1e of one rank, which is within %.1e of fp32"):format(apart, noise))
 train("bf16-twice", "recipes/tiny_llama.lua", bf16 .. " --set steps.steps=6 " .. split)
 local rest, again = train("bf16-twice", "recipes/tiny_llama.lua", bf16 .. " --set steps.steps=10 --resume auto " .. split)
