@@ -10,6 +10,7 @@
 #include "../base/arena.h"
 #include "../base/sysio.h"
 #include "../../ckpt/ckpt.h"
+#include <jansson.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -122,6 +123,22 @@ static void say_source(void *arg, const struct mc_books_source *s)
            s->name, (long long)s->samples, (long long)s->tokens, 100 * s->share, 100 * s->weight);
 }
 
+/* A line a member; the recipe is --json's to show. */
+static void say_books(const char *books)
+{
+    json_t *all = json_loads(books, 0, NULL), *value;
+    const char *key;
+    json_object_foreach(all, key, value)
+    {
+        if (strcmp(key, "recipe") == 0)
+            continue;
+        printf("%-14s ", key);
+        json_dumpf(value, stdout, JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(17));
+        putchar('\n');
+    }
+    json_decref(all);
+}
+
 static mc_status show(const char *path, int64_t step, int json, struct mc_err *err)
 {
     char one[1100], size[32];
@@ -138,7 +155,7 @@ static mc_status show(const char *path, int64_t step, int json, struct mc_err *e
     }
     mc_json_fini(&j);
     printf("%s\nstep %lld, epoch %d\n", one, (long long)mc_ckpt_step(c), mc_ckpt_epoch(c));
-    printf("books: %s\n", mc_ckpt_books(c));
+    say_books(mc_ckpt_books(c));
     (void)mc_books_sources(mc_ckpt_books(c), say_source, NULL, NULL); /* the text is there anyway */
     for (int i = 0; i < mc_ckpt_ntensors(c); i++) {
         struct mc_state_tensor t;

@@ -58,9 +58,12 @@ void mc_cli_costs_destroy(struct mc_sched_costs *c)
     memset(c, 0, sizeof *c);
 }
 
+/* How far each rank had come; arg counts the lines. */
 static void to_stderr(void *arg, const char *line)
 {
-    (void)arg;
+    int *lines = arg;
+    if ((*lines)++ == 0)
+        fprintf(stderr, "each rank's work, the bar where it stands:\n");
     fprintf(stderr, "  %s\n", line);
 }
 
@@ -81,8 +84,8 @@ static mc_status prove_made(struct mc_cli_recipe *r, int64_t m, const struct mc_
     *made = 1;
     int64_t most = m * ask.chunks;
     struct mc_sched_limits lim = {.depth = most > 1 << 30 ? 1 << 30 : (int)most}; /* I2 */
-    int need = 0;
-    mc_status st = mc_sched_verify(s, &lim, picture ? to_stderr : NULL, NULL, err);
+    int need = 0, lines = 0;
+    mc_status st = mc_sched_verify(s, &lim, picture ? to_stderr : NULL, &lines, err);
     if (st == MC_OK)
         st = mc_sched_least_depth(s, lim.depth, &need, err);
     if (st != MC_OK) {

@@ -1,5 +1,7 @@
 /* draw.c - a simulated schedule as text and as SVG. Floor 5 (pipe).
  *
+ * SVG: a row a rank, a box an op, its numbers in its title; odd chunks are pale. The last row says
+ * which colour is which.
  * Text: one line a rank; a column is the shortest op's time over three, so that every op has room
  * for its letter and a number; idle time is dots. With chunks, an odd chunk's letter is small.
  *
@@ -76,7 +78,8 @@ void mc_sched_draw_svg(const struct mc_sched *s, const struct mc_sched_costs *c,
     snprintf(text, sizeof text,
              "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%.0f\" height=\"%.0f\" "
              "font-family=\"sans-serif\" font-size=\"11\">",
-             r->makespan * unit + 80, s->ranks * row + 10);
+             r->makespan * unit + 80 > 420 ? r->makespan * unit + 80 : 420,
+             (s->ranks + 1) * row + 10);
     line(arg, text);
     for (int i = 0; i < s->ranks; i++) {
         snprintf(text, sizeof text, "<text x=\"4\" y=\"%.0f\">rank %d</text>", i * row + 20, i);
@@ -95,6 +98,15 @@ void mc_sched_draw_svg(const struct mc_sched *s, const struct mc_sched_costs *c,
                      i * row + 19, x->mb);
             line(arg, text);
         }
+    }
+    for (int k = 0; k < 3; k++) {
+        static const char *const say[] = {"F: forward", "B or I: backward", "W: weights"};
+        snprintf(text, sizeof text,
+                 "<rect x=\"%d\" y=\"%.0f\" width=\"12\" height=\"12\" fill=\"%s\"/><text x=\"%d\" "
+                 "y=\"%.0f\">%s</text>",
+                 60 + 130 * k, s->ranks * row + 12, fill[k == 2 ? MC_SCHED_W : k], 76 + 130 * k,
+                 s->ranks * row + 22, say[k]);
+        line(arg, text);
     }
     line(arg, "</svg>");
 }

@@ -183,7 +183,7 @@ static void check_layout(struct check *c)
         return;
     }
     if (mc_check_layout(c->r, (int)world, &l, &why) != MC_OK) {
-        say(c, "parallel", "", "%s", why.msg);
+        say(c, "parallel", "", "%s", why.msg + (strncmp(why.msg, "parallel: ", 10) == 0 ? 10 : 0));
         return;
     }
     c->world = l.world;

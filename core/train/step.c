@@ -55,7 +55,8 @@ void mc_stop_set(struct mc_trainer *t, enum mc_stop why, int signal)
         return;
     t->stop = why;
     if (why == MC_STOP_SIGNAL) {
-        snprintf(t->stop_why, sizeof t->stop_why, "signal %d", signal);
+        snprintf(t->stop_why, sizeof t->stop_why, "signal %d (SIG%s)", signal,
+                 sigabbrev_np(signal) ? sigabbrev_np(signal) : "?");
     } else if (why == MC_STOP_TIME) {
         mc_units_print(t->recipe->time_limit, limit);
         snprintf(t->stop_why, sizeof t->stop_why, "time limit of %s for one segment", limit);
