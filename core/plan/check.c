@@ -366,6 +366,7 @@ static int64_t mem_available(void)
     return (int64_t)kib * 1024;
 }
 
+/* The last two are small with most recipes, and said where they are not. */
 static void memory_text(const struct mc_train_memory *m, char dst[240])
 {
     const struct {
@@ -375,13 +376,18 @@ static void memory_text(const struct mc_train_memory *m, char dst[240])
                 {"gradients", m->grads + m->extra_grads},
                 {"optimizer", m->master + m->optim},
                 {"activations", m->activations},
-                {"temporary", m->temp}};
+                {"temporary", m->temp},
+                {"messages", m->pipe},
+                {"data", m->batch + m->tables + m->kv}};
+    const size_t always = 5;
     size_t n = 0;
     char b[32];
 
     mc_units_print_bytes((int64_t)m->total, b);
     n = (size_t)snprintf(dst, 240, "%s (", b);
     for (size_t i = 0; i < sizeof part / sizeof part[0]; i++) {
+        if (i >= always && part[i].bytes < m->total / 50)
+            continue;
         mc_units_print_bytes((int64_t)part[i].bytes, b);
         n += (size_t)snprintf(dst + n, 240 - n, "%s%s %s", i ? ", " : "", part[i].name, b);
     }
