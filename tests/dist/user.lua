@@ -199,6 +199,9 @@ for i, layout in ipairs { "--ranks 4 --set parallel.pp=4 --set parallel.stages=1
     cut = select(2, train("tied-cut", "recipes/tiny_llama.lua", ("%s --set steps.steps=%d %s"):format(tied, 3 * i, layout)))
 end
 P.check(whole and cut == whole, "three pipelines after each other: weights %s, one rank: %s", tostring(cut), tostring(whole))
+_, plain = mascon("generate " .. dir .. "/tied --tokens 30 --seed 7", prompt)
+rc, drawn = mascon("generate " .. dir .. "/tied --tokens 30 --seed 7 --set parallel.pp=4", prompt)
+P.check(rc == 0 and #plain > 9 and drawn == plain, "drawn text, tied, on four pipeline ranks: %s, one rank: %s", drawn, plain)
 P.check(#evals "tied" > 20 and evals "tied-cut" == evals "tied", "evaluations: %s, one rank: %s", evals "tied-cut", evals "tied")
 print(("bf16: 4 ranks within %.1e of one rank, which is within %.1e of fp32"):format(apart, noise))
 train("bf16-twice", "recipes/tiny_llama.lua", bf16 .. " --set steps.steps=6 " .. split)
