@@ -10,7 +10,9 @@
  *
  * I1  Here only the form is checked; whether the schedule is sound is core/pipe's to say.
  * I2  Messages begin with file:line: of the error, or of the function where the result is wrong.
- * I3  Nothing that is returned is passed over: a member that nobody reads is refused by its name.
+ * I3  A list with far more records than there is work is refused before it is copied: what the
+ * proof takes is bounded by the run, not by the function. I3  Nothing that is returned is passed
+ * over: a member that nobody reads is refused by its name.
  *
  * Memory: the schedule is the caller's. Threads: the caller's. */
 #include "host.h"
@@ -24,6 +26,7 @@
 #include "../core/base/sysio.h"
 
 #define SCHEDULE_BUDGET_NS 4000000000LL
+#define SPARE_RECORDS      4096 /* of a rank, that a proof still names one by one */
 
 struct job {
     int file, fn_ref; /* the file that returns the function (-1: none), or the function */
@@ -106,12 +109,19 @@ MC_LJMP static int body_call(lua_State *L)
     if ((int)lua_objlen(L, -1) != j->ranks)
         return luaL_error(L, "%s: the schedule has %d lists; there are %d ranks", j->where,
                           (int)lua_objlen(L, -1), j->ranks);
+    const int64_t work = 3 * (int64_t)j->chunks * j->microbatches;
     for (int r = 0; r < j->ranks; r++) {
         lua_rawgeti(L, -1, r + 1);
         if (!lua_istable(L, -1))
             return luaL_error(L, "%s: rank %d has %s, not a list of records", j->where, r,
                               luaL_typename(L, -1));
         j->counts[r] = (int64_t)lua_objlen(L, -1);
+        if (j->counts[r] > SPARE_RECORDS + work) /* I3 */
+            return luaL_error(L,
+                              "%s: rank %d has %d records; F, I and W of %d microbatches through "
+                              "%d chunks are %d",
+                              j->where, r, (int)j->counts[r], j->microbatches, j->chunks,
+                              (int)work);
         lua_pop(L, 1);
     }
     j->result_ref = luaL_ref(L, LUA_REGISTRYINDEX);
@@ -168,9 +178,10 @@ MC_LJMP static int32_t whole(lua_State *L, const struct job *j, int r, int slot,
 MC_LJMP static int8_t op_of(lua_State *L, const struct job *j, int r, int slot)
 {
     lua_getfield(L, -1, "op");
-    const char *s = lua_type(L, -1) == LUA_TSTRING ? lua_tostring(L, -1) : NULL;
-    for (int op = 0; s && op < MC_SCHED_NOPS; op++)
-        if (!strcmp(s, mc_sched_op_name(op))) {
+    size_t n = 0;
+    const char *s = lua_type(L, -1) == LUA_TSTRING ? lua_tolstring(L, -1, &n) : NULL;
+    for (int op = 0; s && n == 1 && op < MC_SCHED_NOPS; op++)
+        if (s[0] == mc_sched_op_name(op)[0]) {
             lua_pop(L, 1);
             return (int8_t)op;
         }

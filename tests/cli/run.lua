@@ -316,6 +316,13 @@ end
     write(dir .. "/raise.lua", "return function(p)\n\n  error 'not today'\nend")
     same(mascon("check " .. four .. "--set parallel.schedule=raise.lua"), 2, "raises")
     has(read(dir .. "/err"), "raise.lua:3: not today")
+    -- ten million records of four ranks are no reason to take a gigabyte for the proof
+    write(dir .. "/many.lua", "return function(p)\n local x, t, s = { op = 'F', mb = 0 }, {}, {}\n for i = 1, 1e7 do t[i] = x end\n"
+        .. " for r = 1, p.ranks do s[r] = t end\n return s\nend")
+    same(mascon("check " .. four .. "--set parallel.schedule=many.lua"), 2, "ten million records")
+    has(read(dir .. "/err"), "many.lua:1: rank 0 has 10000000 records; F, I and W of 12 microbatches through 1 chunks are 36")
+    write(dir .. "/nul.lua", "return function(p) return { { { op = 'F\\0', mb = 0 } }, {}, {}, {} } end")
+    same(mascon("check " .. four .. "--set parallel.schedule=nul.lua"), 2, "an op with a byte behind it")
     -- one that loops is called once: not for every smaller number of microbatches (4 s each) as well
     write(dir .. "/loops.lua", "return function(p)\n while true do end\nend")
     local _, cpu = sh(("bash -c 'TIMEFORMAT=%%U; time %s check %s --set parallel.schedule=loops.lua 2>loops.err' 2>&1")
