@@ -13,13 +13,15 @@
  * taken and bind uses exactly those bytes. I2  Parameters lie in one flat buffer in order stem,
  * layer 0, 1, ..., head: a layer is one contiguous bucket. The gradient buffer has the same layout.
  * A parameter used twice has one accumulator per use; extra ones live in `extra_grads`. I3  What
- * crosses from one pass of a part to another is in a *slot* (one per microbatch in flight); all
- * else is in `temp`. I4  Any parameter, plan or name is a function of the recipe, the mode and the
- * sizes of the mesh, never of ranks' order or time; offsets and bytes are the same on all its
- * ranks. I5  On a mesh a rank holds a *box* of each parameter; what is meant is the logical tensor,
- * always. I6  A pass allocates nothing. A collective that fails ends the pass; its error is kept,
- * and every later call returns it until the graph is bound anew. I7  Neither cutting the model into
- * parts nor splitting backward changes a bit of any result. */
+ * crosses from one pass of a part to another is in a *slot* (one per microbatch in flight) or, if
+ * it only lives between the two passes of a split backward, in a *pending place*, which the graph
+ * gives to a slot for that time; all else is in `temp`. I4  Any parameter, plan or name is a
+ * function of the recipe, the mode and the sizes of the mesh, never of ranks' order or time;
+ * offsets and bytes are the same on all its ranks. I5  On a mesh a rank holds a *box* of each
+ * parameter; what is meant is the logical tensor, always. I6  A pass allocates nothing. A
+ * collective that fails ends the pass; its error is kept, and every later call returns it until the
+ * graph is bound anew. I7  Neither cutting the model into parts nor splitting backward changes a
+ * bit of any result. */
 #pragma once
 #include "../tensor/sketch.h"
 #include "op.h"
@@ -35,7 +37,9 @@ enum { MC_GRAPH_PARTS = 64 };
 struct mc_graph_part {          /* a stretch of the model that runs as one: a pipeline's stage */
     int first_layer, end_layer; /* [first, end) */
     int has_stem, has_head;
-    int slots; /* microbatches of it in flight, TRAIN: >= 1 */
+    int slots;   /* microbatches of it in flight, TRAIN: >= 1 */
+    int pending; /* split: of these, between the begin of the gradients of inputs and the end of
+                    those of weights; >= 1 */
 };
 struct mc_graph_cfg {
     const struct mc_recipe *recipe;
@@ -74,8 +78,8 @@ struct mc_param {
                              of stored) */
 };
 struct mc_graph_memory { /* bytes; each becomes one arena of exactly that size */
-    size_t params, grads, extra_grads, slot /* one of the largest part */, slots /* all */, temp,
-        tables, kv;
+    size_t params, grads, extra_grads, slot /* one of the largest part */,
+        pending /* one place of the largest */, slots /* all of both */, temp, tables, kv;
     size_t total;
 };
 struct mc_graph;

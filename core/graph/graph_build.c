@@ -616,6 +616,11 @@ static mc_status check_parts(const struct mc_graph_cfg *c, struct mc_err *err)
             return mc_err_set(err, MC_E_RECIPE, "stage %d of a rank has %s", i,
                               empty ? "no layer, nor the stem or the head"
                                     : "no slot for a microbatch");
+        if (c->mode == MC_GRAPH_TRAIN && c->split && (p->pending < 1 || p->pending > p->slots))
+            return mc_err_set(err, MC_E_RECIPE,
+                              "stage %d of a rank has %d pending places and %d slots; of the first "
+                              "at least 1, at most as many as of the second",
+                              i, p->pending, p->slots);
         last = p->end_layer;
     }
     return MC_OK;
@@ -705,6 +710,7 @@ void mc_graph_destroy(struct mc_graph *g)
     mc_free(g->param_at);
     mc_free(g->bucket);
     mc_free(g->part);
+    mc_free(g->places);
     mc_free(g->need);
     mc_free(g->done);
     mc_free(g->step);

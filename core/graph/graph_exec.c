@@ -1,13 +1,16 @@
 /* graph_exec.c - runs the static program: pointers once, then verbs one after the other.
  *
- * I1  Nothing is allocated, searched or decided here: a step's operands were fixed by the plan.
- * bind turns offsets into pointers; another slot turns those of the phase that runs again (a loop
- * over its steps, no allocation). I2  bind refuses what this version cannot run, and another mesh
- * than the graph was built for. I3  Gradient accumulators are only added to; mc_graph_zero_grads()
- * starts a step. I4  What a pass's watch is told comes at ticks that the plan fixed. I5  A step
- * that fails (a collective, or the watch) is the last: the error is kept and given until the next
- * bind. Buffers belong to the caller and are as large as mc_graph_memory() says. One thread drives
- * a graph; kernels use the pool. */
+ * I1  Nothing is allocated or decided here (but I6): a step's operands were fixed by the plan.
+ * bind turns offsets into pointers; another slot or pending place turns those of the phase that
+ * runs again (a loop over its steps, no allocation). I2  bind refuses what this version cannot run,
+ * and another mesh than the graph was built for. I3  Gradient accumulators are only added to;
+ * mc_graph_zero_grads() starts a step. I4  What a pass's watch is told comes at ticks that the plan
+ * fixed. I5  A step that fails (a collective, or the watch) is the last: the error is kept and
+ * given until the next bind. I6  A slot has a pending place from the begin of its gradients of
+ * inputs to the end of those of weights: the first that is free, so that all ranks of a tp group
+ * take the same. Who fills D_OUT before is given the one that comes next. The schedule's count of
+ * them is the caller's word: one too few is asserted. Buffers belong to the caller and are as large
+ * as mc_graph_memory() says. One thread drives a graph; kernels use the pool. */
 #include <string.h>
 #include "../base/clock.h"
 #include "../par/mesh.h"
@@ -20,14 +23,21 @@ static void *at(const void *base, size_t elems, size_t elem)
     return (char *)(uintptr_t)base + elems * elem;
 }
 
-/* slot: where slot k of the part begins. */
-static void view(const struct mc_graph *g, char *slot, int piece, struct mc_view *v, void **p)
+/* Where slot k of a part begins, and the pending place that goes with it. */
+struct bases {
+    char *slot, *pending;
+};
+
+static void view(const struct mc_graph *g, const struct bases *b, int piece, struct mc_view *v,
+                 void **p)
 {
     if (piece < 0)
         return;
     const struct mc_piece *x = &g->piece[piece];
     const struct mc_store *s = &g->store[x->store];
-    char *base = s->in_slot ? slot : g->buf.temp;
+    char *base = s->where == MC_IN_SLOT      ? b->slot
+                 : s->where == MC_IN_PENDING ? b->pending
+                                             : g->buf.temp;
     void *to = base + s->offset + (size_t)x->col0 * g->elem;
     if (p)
         *p = to;
@@ -35,31 +45,46 @@ static void view(const struct mc_graph *g, char *slot, int piece, struct mc_view
         *v = (struct mc_view){.p = to, .c = x->cols, .ld = s->cols};
 }
 
-static char *slot_base(const struct mc_graph *g, const struct mc_gpart *p, int k)
+static struct bases bases_of(const struct mc_graph *g, const struct mc_gpart *p, int k, int place)
 {
-    return (char *)g->buf.slots + p->slots_offset + (size_t)k * p->slot_bytes;
+    char *slots = g->buf.slots;
+    return (struct bases){slots + p->slots_offset + (size_t)k * p->slot_bytes,
+                          slots + p->pending_offset + (size_t)place * p->pending_bytes};
+}
+
+/* I6: the place that slot k has, or else is given next. */
+static int next_place(const struct mc_gpart *p, int k)
+{
+    int i = 0;
+    if (p->pending == 0 || p->taken[p->place[k]] == k)
+        return p->place[k];
+    while (i < p->pending && p->taken[i] >= 0)
+        i++;
+    MC_ASSERT(i < p->pending);
+    return i;
 }
 
 void mc_graph_resolve(struct mc_graph *g, int part, enum mc_phase phase, int k)
 {
     struct mc_gpart *p = &g->part[part];
-    char *slot = slot_base(g, p, k);
+    struct bases b = bases_of(g, p, k, p->place[k]);
     for (int t = p->tick[phase]; t < p->tick[phase + 1]; t++) {
         struct mc_step *s = &g->step[t];
         struct mc_node *n = &s->n;
         for (int i = 0; i < MC_OP_IN; i++)
-            view(g, slot, s->in[i], &n->in[i], NULL);
+            view(g, &b, s->in[i], &n->in[i], NULL);
         for (int i = 0; i < MC_OP_IN; i++)
-            view(g, slot, s->d_in[i], &n->d_in[i], NULL);
+            view(g, &b, s->d_in[i], &n->d_in[i], NULL);
         for (int i = 0; i < MC_OP_OUT; i++)
-            view(g, slot, s->out[i], &n->out[i], NULL);
+            view(g, &b, s->out[i], &n->out[i], NULL);
         for (int i = 0; i < MC_OP_OUT; i++)
-            view(g, slot, s->d_out[i], &n->d_out[i], NULL);
+            view(g, &b, s->d_out[i], &n->d_out[i], NULL);
         for (int i = 0; i < MC_OP_SAVED; i++)
-            view(g, slot, s->saved[i], NULL, &n->saved[i]);
-        view(g, slot, s->scratch, NULL, &n->scratch);
+            view(g, &b, s->saved[i], NULL, &n->saved[i]);
+        view(g, &b, s->scratch, NULL, &n->scratch);
     }
     p->at[phase] = k;
+    p->at_place[phase] = p->place[k];
 }
 
 int mc_graph_slot(const struct mc_graph *g, int part, int k)
@@ -82,9 +107,11 @@ static int part_of(const struct mc_graph *g, int slot, int *k)
 void *mc_graph_edge(struct mc_graph *g, int slot, enum mc_graph_edge edge)
 {
     int k, c = part_of(g, slot, &k);
-    void *p = NULL;
-    view(g, slot_base(g, &g->part[c], k), g->part[c].edge[edge], NULL, &p);
-    return p;
+    const struct mc_gpart *p = &g->part[c];
+    struct bases b = bases_of(g, p, k, edge == MC_EDGE_D_OUT ? next_place(p, k) : p->place[k]);
+    void *to = NULL;
+    view(g, &b, p->edge[edge], NULL, &to);
+    return to;
 }
 
 static void point_params(struct mc_graph *g)
@@ -160,9 +187,13 @@ mc_status mc_graph_bind(struct mc_graph *g, const struct mc_kern_ops *kern, stru
     mc_err_clear(&g->failed);
     mc_graph_fill_tables(g);
     point_params(g);
-    for (int c = 0; c < g->cfg.nparts; c++)
+    for (int c = 0; c < g->cfg.nparts; c++) {
+        struct mc_gpart *p = &g->part[c];
+        memset(p->place, 0, (size_t)p->slots * sizeof *p->place);
+        memset(p->taken, -1, (size_t)p->pending * sizeof *p->taken);
         for (int phase = 0; phase < MC_NPHASES; phase++)
             mc_graph_resolve(g, c, (enum mc_phase)phase, 0);
+    }
     return MC_OK;
 }
 
@@ -245,7 +276,7 @@ static mc_status run(struct mc_graph *g, int c, int k, enum mc_phase phase, stru
     const struct mc_gpart *p = &g->part[c];
     int end = p->tick[phase + 1], needed = 0, done = 0;
     int adds = phase == (g->cfg.split ? MC_PHASE_WEIGHTS : MC_PHASE_BACKWARD);
-    if (p->at[phase] != k)
+    if (p->at[phase] != k || p->at_place[phase] != p->place[k])
         mc_graph_resolve(g, c, phase, k);
     for (int t = p->tick[phase]; t < end && g->failed.code == MC_OK; t++) {
         if (g->probe)
@@ -327,10 +358,18 @@ static mc_status backward(struct mc_graph *g, int slot, enum mc_phase first, enu
 {
     struct mc_op_ctx cx = context(g, mb, step, 0);
     int k, c = part_of(g, slot, &k);
+    struct mc_gpart *p = &g->part[c];
     MC_ASSERT(g->cfg.mode == MC_GRAPH_TRAIN);
     cx.loss_scale = scale;
+    if (g->cfg.split && first == MC_PHASE_BACKWARD) { /* I6 */
+        p->place[k] = next_place(p, k);
+        p->taken[p->place[k]] = k;
+    }
+    MC_ASSERT(!g->cfg.split || p->taken[p->place[k]] == k);
     for (int phase = first; phase <= (int)last; phase++)
         MC_TRY(run(g, c, k, (enum mc_phase)phase, &cx, mb->watch, err));
+    if (g->cfg.split && last == MC_PHASE_WEIGHTS)
+        p->taken[p->place[k]] = -1;
     return MC_OK;
 }
 
@@ -365,7 +404,8 @@ mc_status mc_graph_infer_part(struct mc_graph *g, int part, const int32_t *token
     MC_TRY(run(g, part, 0, MC_PHASE_FORWARD, &cx, NULL, err));
     if (g->cfg.part[part].has_head && logits) {
         struct mc_view out;
-        view(g, NULL, g->part[part].out_piece, &out, NULL);
+        struct bases b = bases_of(g, &g->part[part], 0, 0);
+        view(g, &b, g->part[part].out_piece, &out, NULL);
         *logits = out.p;
     }
     return MC_OK;

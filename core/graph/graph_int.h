@@ -6,9 +6,9 @@
  *            forward, backward (where it is split, of inputs alone), weights; steps name *pieces*
  *            (graph_plan.c)
  *   piece    one value, gradient, saved tensor or scratch, written by exactly one step (SSA);
- * pieces share a *store* only where the planner proved it safe; a store is an offset in the slot or
- * in temp A step's index is its tick; lifetimes are intervals of ticks. All arrays are handle life,
- * owned by struct mc_graph. */
+ * pieces share a *store* only where the planner proved it safe; a store is an offset in the slot,
+ * in a pending place or in temp. A step's index is its tick; lifetimes are intervals of ticks. All
+ * arrays are handle life, owned by struct mc_graph. */
 #pragma once
 #include "graph.h"
 
@@ -80,11 +80,12 @@ struct mc_group {
     int64_t rows, cols;
     int store;
 };
+enum mc_region { MC_IN_TEMP, MC_IN_SLOT, MC_IN_PENDING };
 struct mc_store {
     int64_t rows, cols; /* cols is the leading dimension */
     size_t bytes, offset;
     int birth, death;
-    int in_slot;
+    enum mc_region where;
     int first; /* list of pieces; -1: merged away */
 };
 enum mc_step_kind { MC_STEP_VERB, MC_STEP_SUM /* out[0] = in[0] + in[1] */, MC_STEP_COPY };
@@ -120,10 +121,15 @@ struct mc_gpart { /* a part as it was built */
     int edge[4];             /* pieces, by enum mc_graph_edge; -1: none */
     int out_piece;           /* of out_value */
     int tick[MC_NPHASES +
-             1];        /* where each phase begins, and the end. Not split: weights have none */
-    int at[MC_NPHASES]; /* which slot the pointers of its steps are of; -1: none */
-    int slot, slots;    /* the first of them; how many */
+             1]; /* where each phase begins, and the end. Not split: weights have none */
+    int at[MC_NPHASES], at_place[MC_NPHASES]; /* which slot and pending place the pointers of its
+                                                 steps are of */
+    int slot, slots;                          /* the first of them; how many */
     size_t slot_bytes, slots_offset;
+    int pending; /* places; 0: not split */
+    size_t pending_bytes, pending_offset;
+    int *place;               /* [slots] the pending place that its backward took last */
+    int *taken;               /* [pending] by which slot; -1: free */
     struct mc_run need, done; /* of g->need, g->done */
 };
 struct mc_moment { /* when a bucket is needed, or done */
@@ -162,6 +168,7 @@ struct mc_graph {
     size_t starts_offset;  /* bytes from `tables`: int32 starts. TRAIN, EVAL [b, t]; INFER [t + 1]:
                               of position p, known once the tokens before p are */
     struct mc_gpart *part; /* [cfg.nparts] */
+    int *places;           /* of all parts */
 
     struct mc_step *step;
     int nsteps, cap_steps;
@@ -229,7 +236,7 @@ void mc_graph_record_end(const struct mc_graph *g, int t, const struct mc_op_ctx
                          struct mc_graph_note *n);
 mc_status mc_graph_place(struct mc_graph *g, struct mc_err *err); /* stores and offsets */
 void mc_graph_fill_tables(const struct mc_graph *g);
-/* Points the steps of a phase into slot k of the part. */
+/* Points the steps of a phase into slot k of the part, and into its pending place. */
 void mc_graph_resolve(struct mc_graph *g, int part, enum mc_phase phase, int k);
 mc_status mc_graph_gauge_add(struct mc_graph *g, int at, int value, struct mc_err *err);
 void mc_graph_gauge_locate(struct mc_graph *g);

@@ -6,12 +6,17 @@
  * whoever still has to read keeps its bits. I2  Slices of a group lie in the group's store; a chain
  * of in-place steps that ends in a slice is moved there whole. I3  d(logits) over logits, and sums
  * continued by their contributor, must share; that they can is the planner's promise, asserted.
- * Pass 2: a store that lives beyond the phase in which it is first written lies in the slot of its
- * part, all others in temp, which all parts share. In either, two stores may overlap only if their
- * lifetimes do not: largest first, each into the smallest hole that holds it among those it meets.
- * (A slot's stores of an unsplit graph all meet where forward ends: one after the other.) Offsets
- * are multiples of 64 bytes. I4  The plan is a function of the program alone. I5  What a
- * collective reads or writes never lies in a slice. */
+ * Pass 2: a store that lives within one phase lies in temp, which all parts share; one that forward
+ * leaves for later, in the slot of its part; one that the gradients of inputs leave for those of
+ * weights, in a pending place, of which a part has only as many as microbatches ever are between
+ * the two. (With recomputation that is most of it: all that was made again.) In each, two stores
+ * may overlap only if their lifetimes do not: largest first, each into the smallest hole that holds
+ * it among those it meets. (A slot's stores all meet where forward ends: one after the other.)
+ * Offsets are multiples of 64 bytes. I4  The plan is a function of the program alone, and of how
+ * many slots and places there are. I5  What a collective reads or writes never lies in a slice.
+ * I6  Where almost all slots are pending at once a place of its own may cost more than it saves,
+ * for in the slot it can lie over what the gradients of inputs read last: then a part keeps all in
+ * its slots, and its places are empty. */
 #include <stdlib.h>
 #include "../base/arena.h"
 #include "graph_int.h"
@@ -186,8 +191,9 @@ static void lifetimes(struct mc_graph *g)
         }
         s->bytes = mc_align_up((size_t)(s->rows * s->cols) * g->elem, MC_ALIGN);
         const struct mc_gpart *p = mc_graph_part_at(g, s->birth);
-        s->in_slot =
-            s->first >= 0 && mc_graph_phase_at(p, s->birth) != mc_graph_phase_at(p, s->death);
+        s->where = s->first >= 0 && mc_graph_phase_at(p, s->birth) != mc_graph_phase_at(p, s->death)
+                       ? MC_IN_SLOT
+                       : MC_IN_TEMP;
     }
     for (int c = 0; c < g->cfg.nparts; c++) {
         /* given away after backward, which may have run the weights, too; else at once: this alone
@@ -230,21 +236,31 @@ static size_t best_hole(const struct mc_graph *g, const struct mc_store *s, cons
     return best != SIZE_MAX ? best : end;
 }
 
-/* The stores of all slots, or of temp. Those of different parts never meet, so that each part's
- * slot begins at 0. */
-static void lay(struct mc_graph *g, int in_slot, struct order *order, int *by_offset)
+static size_t *region_bytes(struct mc_graph *g, struct mc_gpart *p, enum mc_region where)
+{
+    return where == MC_IN_SLOT      ? &p->slot_bytes
+           : where == MC_IN_PENDING ? &p->pending_bytes
+                                    : &g->mem.temp;
+}
+
+/* The stores of one region. Those of different parts never meet, so that each part's slot begins
+ * at 0. */
+static void lay(struct mc_graph *g, enum mc_region where, struct order *order, int *by_offset)
 {
     int n = 0, placed = 0;
+    for (int c = 0; c < g->cfg.nparts; c++)
+        *region_bytes(g, &g->part[c], where) = 0;
     for (int i = 0; i < g->nstores; i++)
-        if (g->store[i].first >= 0 && g->store[i].in_slot == in_slot)
-            order[n++] = (struct order){/* where all meet, what is made together may lie together */
-                                        in_slot && !g->cfg.split ? 0 : g->store[i].bytes, i};
+        if (g->store[i].first >= 0 && g->store[i].where == where)
+            order[n++] =
+                (struct order){/* where all meet, what is made together may lie together */
+                               where == MC_IN_SLOT && !g->cfg.split ? 0 : g->store[i].bytes, i};
     qsort(order, (size_t)n, sizeof *order, larger_first);
     for (int i = 0; i < n; i++) {
         struct mc_store *s = &g->store[order[i].store];
         s->offset = best_hole(g, s, by_offset, placed);
         struct mc_gpart *p = &g->part[mc_graph_part_at(g, s->birth) - g->part];
-        size_t *size = in_slot ? &p->slot_bytes : &g->mem.temp;
+        size_t *size = region_bytes(g, p, where);
         if (s->offset + s->bytes > *size)
             *size = s->offset + s->bytes;
         int at = placed++;
@@ -254,41 +270,93 @@ static void lay(struct mc_graph *g, int in_slot, struct order *order, int *by_of
     }
 }
 
+/* What only lives from the gradients of inputs to those of weights. */
+static void set_pending(struct mc_graph *g, const struct mc_gpart *p, enum mc_region where)
+{
+    for (int i = 0; i < g->nstores; i++) {
+        struct mc_store *s = &g->store[i];
+        if (s->where != MC_IN_TEMP && mc_graph_part_at(g, s->birth) == p &&
+            mc_graph_phase_at(p, s->birth) == MC_PHASE_BACKWARD)
+            s->where = where;
+    }
+}
+
+/* I6: together, then apart, then again with the parts that were smaller together. */
+static void lay_split(struct mc_graph *g, struct order *order, int *by_offset)
+{
+    size_t together[MC_GRAPH_PARTS];
+    lay(g, MC_IN_SLOT, order, by_offset);
+    for (int c = 0; c < g->cfg.nparts; c++) {
+        together[c] = g->part[c].slot_bytes * (size_t)g->cfg.part[c].slots;
+        set_pending(g, &g->part[c], MC_IN_PENDING);
+    }
+    for (int round = 0; round < 2; round++) {
+        lay(g, MC_IN_SLOT, order, by_offset);
+        lay(g, MC_IN_PENDING, order, by_offset);
+        for (int c = 0; c < g->cfg.nparts; c++) {
+            const struct mc_gpart *p = &g->part[c];
+            if (p->slot_bytes * (size_t)g->cfg.part[c].slots +
+                    p->pending_bytes * (size_t)g->cfg.part[c].pending >
+                together[c])
+                set_pending(g, p, MC_IN_SLOT);
+        }
+    }
+}
+
 static mc_status offsets(struct mc_graph *g, struct mc_err *err)
 {
     size_t bytes = (size_t)g->nstores * (sizeof(struct order) + sizeof(int));
     struct order *order = mc_alloc(bytes + 1, "graph plan");
     if (!order)
         return mc_graph_nomem(err);
-    lay(g, 0, order, (int *)(order + g->nstores));
-    lay(g, 1, order, (int *)(order + g->nstores));
+    lay(g, MC_IN_TEMP, order, (int *)(order + g->nstores));
+    if (g->cfg.split)
+        lay_split(g, order, (int *)(order + g->nstores));
+    else
+        lay(g, MC_IN_SLOT, order, (int *)(order + g->nstores));
     mc_free(order);
     return MC_OK;
 }
 
-static void count_slots(struct mc_graph *g)
+/* Each part's slots, then its pending places. */
+static mc_status count_slots(struct mc_graph *g, struct mc_err *err)
 {
-    int n = 0;
+    int n = 0, ints = 0;
     for (int c = 0; c < g->cfg.nparts; c++) {
         struct mc_gpart *p = &g->part[c];
         p->slot = n;
         p->slots = g->cfg.mode == MC_GRAPH_TRAIN ? g->cfg.part[c].slots : 1;
         p->slots_offset = g->mem.slots;
-        g->mem.slots += p->slot_bytes * (size_t)p->slots;
+        p->pending = g->cfg.split ? g->cfg.part[c].pending : 0;
+        p->pending_offset = p->slots_offset + p->slot_bytes * (size_t)p->slots;
+        g->mem.slots = p->pending_offset + p->pending_bytes * (size_t)p->pending;
         if (p->slot_bytes > g->mem.slot)
             g->mem.slot = p->slot_bytes;
+        if (p->pending_bytes > g->mem.pending)
+            g->mem.pending = p->pending_bytes;
         n += p->slots;
+        ints += p->slots + p->pending;
     }
+    int *places = g->places = mc_alloc((size_t)ints * sizeof *places, "graph plan");
+    if (!places)
+        return mc_graph_nomem(err);
+    for (int c = 0; c < g->cfg.nparts; c++) {
+        struct mc_gpart *p = &g->part[c];
+        p->place = places;
+        p->taken = places + p->slots;
+        places += p->slots + p->pending;
+    }
+    return MC_OK;
 }
 
-static void count_memory(struct mc_graph *g)
+static mc_status count_memory(struct mc_graph *g, struct mc_err *err)
 {
     struct mc_graph_memory *m = &g->mem;
     int train = g->cfg.mode == MC_GRAPH_TRAIN;
     m->params = mc_align_up((size_t)g->flat * g->elem, MC_ALIGN);
     m->grads = train ? mc_align_up((size_t)g->flat * g->wide_elem, MC_ALIGN) : 0;
     m->extra_grads = train ? mc_align_up((size_t)(g->extra + g->pack) * g->wide_elem, MC_ALIGN) : 0;
-    count_slots(g);
+    MC_TRY(count_slots(g, err));
     g->starts_offset = mc_align_up((size_t)g->table_elems * g->wide_elem, MC_ALIGN);
     m->tables = g->starts_offset;
     if (g->documents)
@@ -296,6 +364,7 @@ static void count_memory(struct mc_graph *g)
             mc_align_up((size_t)(g->cfg.bound.b * g->cfg.bound.t + 1) * sizeof(int32_t), MC_ALIGN);
     m->kv = mc_align_up((size_t)g->kv_elems * g->elem, MC_ALIGN);
     m->total = m->params + m->grads + m->extra_grads + m->slots + m->temp + m->tables + m->kv;
+    return MC_OK;
 }
 
 mc_status mc_graph_place(struct mc_graph *g, struct mc_err *err)
@@ -308,6 +377,5 @@ mc_status mc_graph_place(struct mc_graph *g, struct mc_err *err)
     }
     lifetimes(g);
     MC_TRY(offsets(g, err));
-    count_memory(g);
-    return MC_OK;
+    return count_memory(g, err);
 }

@@ -22,6 +22,8 @@ static void add(struct line *l, const char *fmt, ...)
         l->n = (int)sizeof l->s - 1;
 }
 
+static const char *const regions[] = {"temp", "slot", "pending"};
+
 static void operand(const struct mc_graph *g, struct line *l, const char *what, int piece)
 {
     if (piece < 0)
@@ -29,7 +31,7 @@ static void operand(const struct mc_graph *g, struct line *l, const char *what, 
     const struct mc_piece *p = &g->piece[piece];
     const struct mc_store *s = &g->store[p->store];
     add(l, "  %s [%lld, %lld]@%s+%zu", what, (long long)p->rows, (long long)p->cols,
-        s->in_slot ? "slot" : "temp", s->offset + (size_t)p->col0 * g->elem);
+        regions[s->where], s->offset + (size_t)p->col0 * g->elem);
     add(l, "(%d..%d)", p->def, p->last);
 }
 
@@ -65,6 +67,8 @@ static void one_part(const struct mc_graph *g, int c, void (*line)(void *, const
     struct line l = {.n = 0};
     if (g->cfg.nparts > 1) {
         add(&l, "part %d  slots %d of %zu bytes", c, p->slots, p->slot_bytes);
+        if (g->cfg.split)
+            add(&l, "  pending %d of %zu bytes", p->pending, p->pending_bytes);
         line(arg, l.s);
     }
     for (int phase = 0; phase < MC_NPHASES; phase++) {

@@ -191,25 +191,32 @@ int mc_line_split(const struct mc_line *line)
     return 0;
 }
 
-int mc_line_slots(const struct mc_line *line, int rank, int chunk)
+/* The most of any schedule. One that goes forward alone keeps nothing. */
+static struct mc_sched_tally most_at_once(const struct mc_line *line, int rank, int chunk)
 {
-    int most = 1;
+    struct mc_sched_tally most = {.most_alive = 1, .most_pending = 1};
     for (int n = 0; n < line->nsched; n++) {
         const struct mc_sched *s = line->sched[n];
-        int alive = 0, top = 0, ends = 0;
-        for (int64_t k = s->first[rank]; k < s->first[rank + 1]; k++) {
-            const struct mc_sched_rec *x = &s->rec[k];
-            if (x->chunk != chunk)
-                continue;
-            alive += x->op == MC_SCHED_F;
-            top = alive > top ? alive : top;
-            alive -= x->op == MC_SCHED_B || x->op == MC_SCHED_W;
-            ends |= x->op != MC_SCHED_F;
-        }
-        if (ends && top > most) /* what goes forward alone keeps nothing */
-            most = top;
+        struct mc_sched_tally t = {0};
+        for (int64_t k = s->first[rank]; k < s->first[rank + 1]; k++)
+            if (s->rec[k].chunk == chunk)
+                mc_sched_count(&t, s->rec[k].op);
+        if (t.most_pending > 0 && t.most_alive > most.most_alive)
+            most.most_alive = t.most_alive;
+        if (t.most_pending > most.most_pending)
+            most.most_pending = t.most_pending;
     }
     return most;
+}
+
+int mc_line_slots(const struct mc_line *line, int rank, int chunk)
+{
+    return (int)most_at_once(line, rank, chunk).most_alive;
+}
+
+int mc_line_pending(const struct mc_line *line, int rank, int chunk)
+{
+    return (int)most_at_once(line, rank, chunk).most_pending;
 }
 
 static int stage_of(const struct mc_line *line, int rank, int chunk)
@@ -236,7 +243,8 @@ void mc_line_part(const struct mc_line *line, int rank, int k, struct mc_graph_p
                                    .end_layer = line->cut[s + 1],
                                    .has_stem = s == 0,
                                    .has_head = s + 1 == line->ranks * line->chunks,
-                                   .slots = mc_line_slots(line, rank, c)};
+                                   .slots = mc_line_slots(line, rank, c),
+                                   .pending = mc_line_pending(line, rank, c)};
 }
 
 int mc_line_head(const struct mc_line *line)

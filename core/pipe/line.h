@@ -35,6 +35,8 @@ int mc_line_split(const struct mc_line *line);
 /* Most microbatches of that chunk between the begin of F and the end of B or W, over all schedules;
  * at least 1. */
 int mc_line_slots(const struct mc_line *line, int rank, int chunk);
+/* Of these, between the begin of I or B and the end of W or B; at least 1. */
+int mc_line_pending(const struct mc_line *line, int rank, int chunk);
 /* The chunk that is the rank's part k, from 0. */
 int mc_line_chunk(const struct mc_line *line, int rank, int k);
 /* Part k of the rank's graph. */

@@ -56,6 +56,13 @@ mc_status mc_sched_verify(const struct mc_sched *s, const struct mc_sched_limits
 mc_status mc_sched_least_depth(const struct mc_sched *s, int most, int *depth, struct mc_err *err);
 
 /* ---- simulate.c: what it costs ---- */
+/* Microbatches at once, counted along records of one rank (of one chunk, or of all of them). */
+struct mc_sched_tally {
+    int64_t alive, pending;           /* now; as in the report */
+    int64_t most_alive, most_pending; /* so far */
+};
+void mc_sched_count(struct mc_sched_tally *t, int op);
+
 struct mc_sched_costs {      /* seconds, or any unit */
     const double *f, *i, *w; /* [stages] */
     double hop;              /* from the end of an op to its message being there */
@@ -64,7 +71,7 @@ struct mc_sched_costs {      /* seconds, or any unit */
 struct mc_sched_rank_report {
     double busy, first, last; /* busy time, start of the first op, end of the last */
     int64_t alive;            /* most pairs alive, as in limits */
-    int64_t pending;          /* most pairs between the end of I and the end of W */
+    int64_t pending;          /* most pairs between the begin of I or B and the end of W or B */
     int64_t alive_chunk_max;  /* most microbatches alive of one chunk: slots of its graph */
 };
 struct mc_sched_report {

@@ -17,26 +17,31 @@ static int64_t most(int64_t a, int64_t b)
     return a > b ? a : b;
 }
 
-/* chunk_alive: [chunks], zeroed and used here. */
-static void count_memory(const struct mc_sched *s, int rank, int64_t *chunk_alive,
+void mc_sched_count(struct mc_sched_tally *t, int op)
+{
+    int ends = op == MC_SCHED_B || op == MC_SCHED_W;
+    t->alive += op == MC_SCHED_F;
+    t->pending += op == MC_SCHED_B || op == MC_SCHED_I;
+    t->most_alive = most(t->most_alive, t->alive);
+    t->most_pending = most(t->most_pending, t->pending);
+    t->alive -= ends;
+    t->pending -= ends;
+}
+
+/* chunk: [chunks], zeroed and used here. */
+static void count_memory(const struct mc_sched *s, int rank, struct mc_sched_tally *chunk,
                          struct mc_sched_rank_report *out)
 {
-    int64_t alive = 0, pending = 0;
-    memset(chunk_alive, 0, (size_t)s->chunks * sizeof *chunk_alive);
+    struct mc_sched_tally all = {0};
+    memset(chunk, 0, (size_t)s->chunks * sizeof *chunk);
     for (int64_t k = s->first[rank]; k < s->first[rank + 1]; k++) {
         const struct mc_sched_rec *x = &s->rec[k];
-        if (x->op == MC_SCHED_F) {
-            out->alive = most(out->alive, ++alive);
-            out->alive_chunk_max = most(out->alive_chunk_max, ++chunk_alive[x->chunk]);
-        }
-        if (x->op == MC_SCHED_I)
-            out->pending = most(out->pending, ++pending);
-        pending -= x->op == MC_SCHED_W;
-        if (x->op == MC_SCHED_B || x->op == MC_SCHED_W) {
-            alive--;
-            chunk_alive[x->chunk]--;
-        }
+        mc_sched_count(&all, x->op);
+        mc_sched_count(&chunk[x->chunk], x->op);
+        out->alive_chunk_max = most(out->alive_chunk_max, chunk[x->chunk].most_alive);
     }
+    out->alive = all.most_alive;
+    out->pending = all.most_pending;
 }
 
 mc_status mc_sched_simulate(const struct mc_sched *s, const struct mc_sched_costs *c,
@@ -45,8 +50,8 @@ mc_status mc_sched_simulate(const struct mc_sched *s, const struct mc_sched_cost
     struct mc_flow f;
     struct mc_run r;
     int done = 0;
-    int64_t *chunk_alive = mc_alloc((size_t)s->chunks * sizeof *chunk_alive, "chunks alive");
-    if (!chunk_alive)
+    struct mc_sched_tally *chunk = mc_alloc((size_t)s->chunks * sizeof *chunk, "chunks alive");
+    if (!chunk)
         return mc_err_set(err, MC_E_NOMEM, "no memory to simulate a schedule");
     mc_status st = mc_flow_create(s, &f, err);
     if (st != MC_OK)
@@ -65,7 +70,7 @@ mc_status mc_sched_simulate(const struct mc_sched *s, const struct mc_sched_cost
             rank.busy += t;
             rank.last = r.start[k] + t;
         }
-        count_memory(s, i, chunk_alive, &rank);
+        count_memory(s, i, chunk, &rank);
         first = i == 0 || rank.first < first ? rank.first : first;
         last = rank.last > last ? rank.last : last;
         busy += rank.busy;
@@ -81,6 +86,6 @@ end:
 no_run:
     mc_flow_destroy(&f);
 no_flow:
-    mc_free(chunk_alive);
+    mc_free(chunk);
     return st;
 }

@@ -413,8 +413,8 @@ static const char *less_memory(const struct check *c)
                      : "a smaller batch.micro, or parallel.recompute = \"block\"";
 }
 
-/* What W needs is kept from F to W whatever is recomputed, so where backward is split recomputation
- * costs time and gains nothing: asked of the plan, and said. */
+/* Where backward is split, what I computes again is kept for W: a rank of whose microbatches many
+ * are between the two gains nothing by recomputation. Asked of the plan, and said. */
 static void note_recompute(struct check *c, const struct mc_layout *l,
                            const struct mc_train_memory *m)
 {

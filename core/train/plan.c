@@ -18,7 +18,8 @@
  *     master         bf16: the fp32 masters
  *     grads, extra   gradients; one more accumulator for each further use of a parameter
  *     adam m, v      moments, element for element as the masters
- *     slots          what forward leaves for backward, one slot a microbatch in flight
+ *     slots          what forward leaves for backward, one slot a microbatch in flight; and what a
+ *                    split backward leaves for its second pass, one place a microbatch between both
  *     temp           the larger of training's and evaluation's scratch
  *     tables         rope; evaluation has its own
  *     batch          samples, tokens, targets of the largest global batch; rows of one microbatch

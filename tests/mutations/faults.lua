@@ -114,6 +114,9 @@ fault("gradients of weights of two microbatches are added in the other order", "
 fault("a slot is free once the gradient of the input is there", "core/pipe/compile.c",
     "if (x->op == MC_SCHED_B || x->op == MC_SCHED_W)\n        w->busy", "if (x->op == MC_SCHED_B || x->op == MC_SCHED_I)\n        w->busy",
     "model=llama pp=2 schedule=zb_h1")
+fault("microbatches between their two passes of backward share a place", "core/graph/graph_exec.c",
+    "slots + p->pending_offset + (size_t)place * p->pending_bytes", "slots + p->pending_offset + 0 * (size_t)place * p->pending_bytes",
+    "model=llama pp=4 schedule=zb_h1")
 fault("messages between chunks of one rank share a buffer", "core/pipe/compile.c",
     "o->local_out = w->spare[--w->nspare];", "o->local_out = 0 * w->spare[--w->nspare];", "model=llama pp=2 chunks=2 schedule=own")
 fault("a rank runs the layers of its other chunk", "core/pipe/compile.c",

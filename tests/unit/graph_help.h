@@ -200,7 +200,7 @@ MAYBE void check_ok(mc_status st, const struct mc_err *err)
 MAYBE struct mc_graph_cfg whole_cfg(const struct model *m, enum mc_graph_mode mode, int64_t b,
                                     int64_t t, int threads, int slots)
 {
-    const struct mc_graph_part all = {0, (int)m->r.model.layers, 1, 1, slots};
+    const struct mc_graph_part all = {0, (int)m->r.model.layers, 1, 1, slots, slots};
     return (struct mc_graph_cfg){.recipe = &m->r,
                                  .mode = mode,
                                  .bound = {.b = b, .t = t},

@@ -17,8 +17,8 @@ struct job {
     unsigned
         cuts; /* bit l: between layer l - 1 and l; 0: behind the stem; layers: before the head */
     enum deal deal;
-    int split, slots, tp;
-    uint64_t seed; /* of the order */
+    int split, slots, pending, tp; /* pending 0: as many as slots */
+    uint64_t seed;                 /* of the order */
 };
 struct run {
     double loss[MB], stream[MB][8];
@@ -101,6 +101,11 @@ MAYBE struct mc_graph_cfg config(const struct job *j, enum mc_graph_mode mode)
     return cfg;
 }
 
+MAYBE int places(const struct job *j)
+{
+    return j->pending ? j->pending : j->slots;
+}
+
 /* Cuts the model and deals its stages out. */
 MAYBE mc_status open_line(struct line *l, const struct job *j, enum mc_graph_mode mode,
                           const struct mc_mesh *mesh, struct mc_err *err)
@@ -116,7 +121,8 @@ MAYBE mc_status open_line(struct line *l, const struct job *j, enum mc_graph_mod
                                                   .end_layer = end,
                                                   .has_stem = l->nstages == 0,
                                                   .has_head = head,
-                                                  .slots = j->slots};
+                                                  .slots = j->slots,
+                                                  .pending = places(j)};
         l->nstages++;
         first = end;
     }
@@ -168,10 +174,18 @@ MAYBE struct rig *rig_of(struct line *l, int s)
     return &l->graph[l->stage[s].graph].r;
 }
 
+/* Between two ops: temp, and the pending places that no slot has. */
 MAYBE void spoil_temp(struct rig *r)
 {
     if (mc_graph_memory(r->g)->temp)
         memset(r->b.temp, 0xff, mc_graph_memory(r->g)->temp);
+    for (int c = 0; c < r->g->cfg.nparts; c++) {
+        const struct mc_gpart *p = &r->g->part[c];
+        for (int i = 0; i < p->pending; i++)
+            if (p->taken[i] < 0)
+                memset((char *)r->b.slots + p->pending_offset + (size_t)i * p->pending_bytes, 0xff,
+                       p->pending_bytes);
+    }
 }
 
 /* An edge of the stage is filled from, or told to, host memory. */
@@ -260,6 +274,14 @@ MAYBE int free_slot(const struct line *l, int s)
     return -1;
 }
 
+MAYBE int free_place(const struct line *l, int s)
+{
+    int taken = 0;
+    for (int m = 0; m < MB; m++)
+        taken += l->stage[s].i[m] && !l->stage[s].w[m];
+    return taken < places(l->job);
+}
+
 /* What could run now: op 0 F, 1 B or I, 2 W. Accumulation ascends; forwards do where slots are
  * few, lest all wait. */
 MAYBE int ready(const struct line *l, int s, int k, int op)
@@ -270,7 +292,8 @@ MAYBE int ready(const struct line *l, int s, int k, int op)
                (l->job->slots >= MB || k == 0 || x->f[k - 1]);
     if (op == 1)
         return x->f[k] && !x->i[k] && (s == l->nstages - 1 || l->stage[s + 1].i[k]) &&
-               (k == 0 || (l->job->split && l->job->slots >= MB) || x->i[k - 1]);
+               free_place(l, s) &&
+               (k == 0 || (l->job->split && places(l->job) >= MB) || x->i[k - 1]);
     return x->i[k] && !x->w[k] && (k == 0 || x->w[k - 1]);
 }
 
@@ -368,25 +391,4 @@ MAYBE void compare(const struct line *l, const struct run *got, const struct rig
             snprintf(why, 256, "the gradient of %s", p->name);
         mc_free(sum);
     }
-}
-
-/* Every parameter is owned once over the graphs. */
-MAYBE int64_t owned(const struct line *l)
-{
-    int64_t n = 0;
-    for (int g = 0; g < l->ngraphs; g++)
-        for (int i = 0; i < mc_graph_nparams(l->graph[g].r.g); i++) {
-            const struct mc_param *p = mc_graph_param(l->graph[g].r.g, i);
-            n += p->owned ? p->count : 0;
-        }
-    return n;
-}
-
-MAYBE const char *const deal_name[] = {"own", "one", "alternate", "vee"};
-MAYBE void job_name(const struct job *j, char to[200])
-{
-    snprintf(to, 200, "recompute %d %s tp %d sp %d cuts %x %s%s slots %d seed %d",
-             j->m->r.parallel.recompute, mc_dtype_name(j->m->r.precision), j->tp,
-             j->m->r.parallel.sp, j->cuts, deal_name[j->deal], j->split ? " split" : "", j->slots,
-             (int)j->seed);
 }

@@ -152,7 +152,7 @@ static double logits_differ(const struct cell *c, const struct rig *r, int coord
 {
     const struct mc_piece *p = &r->g->piece[r->g->part[0].out_piece];
     const struct mc_store *s = &r->g->store[p->store];
-    const char *base = s->in_slot ? (const char *)r->b.slots : (const char *)r->b.temp;
+    const char *base = s->where == MC_IN_SLOT ? (const char *)r->b.slots : (const char *)r->b.temp;
     int64_t all = r->g->value[r->g->part[0].out_value].cols,
             lo = p->cols < all ? coord * p->cols : 0;
     double worst = 0;
@@ -264,7 +264,7 @@ static void reference(struct cell *c, struct model *m, struct batch *b)
     pass_ok(mc_graph_forward(r->g, 0, &mb, 7, &c->ref_loss, NULL));
     const struct mc_piece *p = &r->g->piece[r->g->part[0].out_piece];
     const struct mc_store *s = &r->g->store[p->store];
-    const char *base = (const char *)(s->in_slot ? r->b.slots : r->b.temp) + s->offset;
+    const char *base = (const char *)(s->where == MC_IN_SLOT ? r->b.slots : r->b.temp) + s->offset;
     c->ref_logits = mc_alloc((size_t)(SAMPLES * b->t * p->cols) * 8, "test");
     for (int64_t i = 0; i < SAMPLES * b->t * p->cols; i++)
         c->ref_logits[i] = at(base, i / p->cols * s->cols + p->col0 + i % p->cols, r->elem);

@@ -28,6 +28,27 @@ static void open_whole(struct whole *w, const struct model *m)
     assert_true(w->run.loss[0] > 0 && w->run.stream[0][0] > 0);
 }
 
+static const char *const deal_name[] = {"own", "one", "alternate", "vee"};
+static void job_name(const struct job *j, char to[200])
+{
+    snprintf(to, 200, "recompute %d %s tp %d sp %d cuts %x %s%s slots %d pending %d seed %d",
+             j->m->r.parallel.recompute, mc_dtype_name(j->m->r.precision), j->tp,
+             j->m->r.parallel.sp, j->cuts, deal_name[j->deal], j->split ? " split" : "", j->slots,
+             places(j), (int)j->seed);
+}
+
+/* Every parameter is owned once over the graphs. */
+static int64_t owned(const struct line *l)
+{
+    int64_t n = 0;
+    for (int g = 0; g < l->ngraphs; g++)
+        for (int i = 0; i < mc_graph_nparams(l->graph[g].r.g); i++) {
+            const struct mc_param *p = mc_graph_param(l->graph[g].r.g, i);
+            n += p->owned ? p->count : 0;
+        }
+    return n;
+}
+
 static void one_job(const struct whole *w, const struct job *j, const char *model)
 {
     struct line l;
@@ -113,6 +134,7 @@ static void cut_at_every_boundary(int split)
                                         .deal = (enum deal)deal,
                                         .split = split,
                                         .slots = 1 + (int)(jobs % 3),
+                                        .pending = 1 + (int)(jobs / 3 % (1 + jobs % 3)),
                                         .tp = 1,
                                         .seed = 1000 + 37 * jobs};
                         one_job(&w, &j, name);
@@ -160,6 +182,7 @@ static mc_status mesh_jobs(struct cell *c, struct mc_mesh *mesh, struct whole *w
         j.deal = (enum deal)(cuts % NDEALS);
         j.split = c->split;
         j.slots = 1 + (int)(cuts % 3);
+        j.pending = 1 + (int)(cuts / 3) % j.slots;
         j.seed = 77 * cuts;
         mc_status st = open_line(&l, &j, MC_GRAPH_TRAIN, mesh, err);
         if (st == MC_OK)
@@ -439,6 +462,12 @@ static void what_cannot_be_a_stage_is_refused(void **st)
     c = cfg;
     c.part[0].slots = 0;
     must_refuse(&c, "no slot");
+    c = cfg;
+    c.split = 1;
+    c.part[0].pending = 0;
+    must_refuse(&c, "0 pending places");
+    c.part[0].pending = 2;
+    must_refuse(&c, "2 pending places and 1 slots");
     c = cfg;
     c.nparts = MC_GRAPH_PARTS + 1;
     must_refuse(&c, "1 to 64");

@@ -50,8 +50,21 @@ static struct mc_microbatch make_batch(struct batch *x, int64_t b, int64_t t)
 /* -- Brute force ------------------------------------------------------------------------------ */
 
 struct memory {
-    int *temp, *slot; /* owner of each element; of one slot of one part */
+    int *of[3]; /* by enum mc_region: owner of each element; of one slot and place of one part */
 };
+static struct memory new_memory(const struct mc_graph *g)
+{
+    const size_t n[] = {g->mem.temp, g->mem.slot, g->mem.pending};
+    struct memory mem;
+    for (int k = 0; k < 3; k++)
+        mem.of[k] = mc_alloc(n[k] * sizeof(int) + 1, "test");
+    return mem;
+}
+static void free_memory(struct memory *mem)
+{
+    for (int k = 0; k < 3; k++)
+        mc_free(mem->of[k]);
+}
 typedef void (*each_fn)(int *owner, int piece, void *arg);
 
 static void each_element(const struct mc_graph *g, const struct memory *mem, int piece, each_fn fn,
@@ -59,13 +72,14 @@ static void each_element(const struct mc_graph *g, const struct memory *mem, int
 {
     const struct mc_piece *p = &g->piece[piece];
     const struct mc_store *s = &g->store[p->store];
-    int *base = (s->in_slot ? mem->slot : mem->temp) + s->offset / g->elem;
+    const struct mc_gpart *part = mc_graph_part_at(g, s->birth);
+    const size_t end[] = {g->mem.temp, part->slot_bytes, part->pending_bytes};
+    int *base = mem->of[s->where] + s->offset / g->elem;
     assert_true(s->offset % 64 == 0);
     for (int64_t r = 0; r < p->rows; r++)
         for (int64_t c = 0; c < p->cols; c++) {
             int64_t i = r * s->cols + p->col0 + c;
-            assert_true((s->offset + (size_t)(i + 1) * g->elem) <=
-                        (s->in_slot ? mc_graph_part_at(g, s->birth)->slot_bytes : g->mem.temp));
+            assert_true(s->offset + (size_t)(i + 1) * g->elem <= end[s->where]);
             fn(base + i, piece, arg);
         }
 }
@@ -159,11 +173,13 @@ static void one_microbatch(const struct mc_graph *g, int part, int apart, struct
     static const enum mc_graph_edge from[] = {MC_EDGE_IN, MC_EDGE_D_OUT},
                                     to[] = {MC_EDGE_OUT, MC_EDGE_D_IN, MC_EDGE_D_IN};
     const struct mc_gpart *p = &g->part[part];
-    memset(mem->slot, -1, g->mem.slot);
+    memset(mem->of[MC_IN_SLOT], -1, g->mem.slot);
     for (int phase = 0; phase < MC_NPHASES; phase++) {
         int end = p->tick[phase + 1];
         if (phase != MC_PHASE_WEIGHTS || apart)
-            memset(mem->temp, -1, g->mem.temp);
+            memset(mem->of[MC_IN_TEMP], -1, g->mem.temp);
+        if (phase != MC_PHASE_WEIGHTS) /* no place before I */
+            memset(mem->of[MC_IN_PENDING], -1, g->mem.pending);
         if (phase != MC_PHASE_WEIGHTS && p->edge[from[phase]] >= 0)
             each_element(g, mem, p->edge[from[phase]], take, NULL);
         for (int t = p->tick[phase]; t < end; t++)
@@ -175,13 +191,11 @@ static void one_microbatch(const struct mc_graph *g, int part, int apart, struct
 
 static void brute_force(const struct mc_graph *g)
 {
-    struct memory mem = {mc_alloc(g->mem.temp * sizeof(int) + 1, "test"),
-                         mc_alloc(g->mem.slot * sizeof(int) + 1, "test")};
+    struct memory mem = new_memory(g);
     for (int c = 0; c < g->cfg.nparts; c++)
         for (int apart = 0; apart < 2; apart++)
             one_microbatch(g, c, apart, &mem);
-    mc_free(mem.temp);
-    mc_free(mem.slot);
+    free_memory(&mem);
 }
 
 static void try_plan(const struct mc_graph_cfg *cfg, const struct mc_graph_opt *opt)
@@ -199,11 +213,13 @@ static void no_step_reads_what_another_overwrote(void **st)
     (void)st;
     for (int i = 0; i < VARIANTS; i++)
         for (int mode = MC_GRAPH_TRAIN; mode <= MC_GRAPH_INFER; mode++)
-            for (int o = 0; o < 8; o++) {
+            for (int o = 0; o < 12; o++) {
                 struct model *m = variant(i);
                 struct mc_graph_cfg cfg =
                     whole_cfg(m, (enum mc_graph_mode)mode, mode == MC_GRAPH_INFER ? 1 : B, T, 2, 1);
-                cfg.split = o / 4;
+                cfg.split = o > 3;
+                if (o / 4 == 2) /* places are worth while */
+                    cfg.part[0].slots = 9;
                 try_plan(&cfg, &opts[o % 4]);
                 mc_free(m);
             }
@@ -220,19 +236,24 @@ static void stages_of_a_pipeline_keep_their_edges(void **st)
                 struct mc_graph_cfg cfg = whole_cfg(m, MC_GRAPH_TRAIN, B, T, 2, 3);
                 int layers = (int)m->r.model.layers;
                 cfg.split = split;
+                cfg.part[0].pending = 1;
                 cfg.part[0].has_stem = ends & 1;
                 cfg.part[0].has_head = ends >> 1;
                 cfg.part[0].first_layer = ends & 1 ? 0 : 1;
                 try_plan(&cfg, NULL);
                 cfg.nparts = 0;
                 if (ends & 1)
-                    cfg.part[cfg.nparts++] = (struct mc_graph_part){.has_stem = 1, .slots = 2};
-                for (int l = 0; l < layers; l++)
                     cfg.part[cfg.nparts++] =
-                        (struct mc_graph_part){.first_layer = l, .end_layer = l + 1, .slots = 1};
-                if (ends >> 1)
+                        (struct mc_graph_part){.has_stem = 1, .slots = 2, .pending = 1};
+                for (int l = 0; l < layers; l++)
                     cfg.part[cfg.nparts++] = (struct mc_graph_part){
-                        .first_layer = layers, .end_layer = layers, .has_head = 1, .slots = 1};
+                        .first_layer = l, .end_layer = l + 1, .slots = 5, .pending = 1 + l};
+                if (ends >> 1)
+                    cfg.part[cfg.nparts++] = (struct mc_graph_part){.first_layer = layers,
+                                                                    .end_layer = layers,
+                                                                    .has_head = 1,
+                                                                    .slots = 1,
+                                                                    .pending = 1};
                 try_plan(&cfg, NULL);
                 mc_free(m);
             }
@@ -252,8 +273,7 @@ static void poison_temp(void *arg, int t)
     const struct rig *r = arg;
     const struct mc_graph *g = r->g;
     size_t n = g->mem.temp / g->elem;
-    struct memory mem = {mc_alloc((n + 1) * sizeof(int), "test"),
-                         mc_alloc((g->mem.slot / g->elem + 1) * sizeof(int), "test")};
+    struct memory mem = new_memory(g);
     const struct mc_gpart *p = &g->part[0];
     int end = p->tick[mc_graph_phase_at(p, t) + 1];
     for (int u = t; u < end; u++) {
@@ -263,10 +283,9 @@ static void poison_temp(void *arg, int t)
                 each_element(g, &mem, reads[i], mark, NULL);
     }
     for (size_t i = 0; i < n; i++)
-        if (!mem.temp[i])
+        if (!mem.of[MC_IN_TEMP][i])
             put(r, r->b.temp, (int64_t)i, NAN);
-    mc_free(mem.temp);
-    mc_free(mem.slot);
+    free_memory(&mem);
 }
 
 static void poisoned_temp_gives_the_same_bits(void **st)
@@ -532,14 +551,14 @@ static void planned_bytes_are_used_and_no_others(void **st)
 }
 
 /* The most bytes of stores alive at once. */
-static size_t alive_at_most(const struct mc_graph *g, int in_slot)
+static size_t alive_at_most(const struct mc_graph *g, enum mc_region where)
 {
     size_t most = 0;
     for (int t = 0; t < g->nsteps; t++) {
         size_t sum = 0;
         for (int s = 0; s < g->nstores; s++)
-            if (g->store[s].first >= 0 && g->store[s].in_slot == in_slot &&
-                g->store[s].birth <= t && t <= g->store[s].death)
+            if (g->store[s].first >= 0 && g->store[s].where == where && g->store[s].birth <= t &&
+                t <= g->store[s].death)
                 sum += g->store[s].bytes;
         most = sum > most ? sum : most;
     }
@@ -547,23 +566,65 @@ static size_t alive_at_most(const struct mc_graph *g, int in_slot)
 }
 
 /* temp is no larger than the largest set of pieces alive at once plus a third: best fit works. So
- * is a split graph's slot, whose stores need not all meet; an unsplit one's do. */
+ * are a split graph's slot and pending place, whose stores need not all meet; an unsplit one's do.
+ */
 static void memory_is_near_its_lower_bound(void **st)
 {
     (void)st;
-    for (int i = 0; i < 2 * VARIANTS; i++) {
-        struct model *m = variant(i / 2);
+    for (int i = 0; i < 3 * VARIANTS; i++) {
+        struct model *m = variant(i / 3);
         struct mc_graph_cfg cfg = whole_cfg(m, MC_GRAPH_TRAIN, B, T, 2, 1);
         struct mc_graph *g;
         struct mc_err err = {0};
-        cfg.split = i & 1;
+        cfg.split = i % 3 > 0;
+        cfg.part[0].slots = i % 3 > 1 ? 9 : 1;
         check_ok(mc_graph_build(&cfg, &g, &err), &err);
-        size_t temp = alive_at_most(g, 0), slot = alive_at_most(g, 1);
+        size_t temp = alive_at_most(g, MC_IN_TEMP), slot = alive_at_most(g, MC_IN_SLOT),
+               pending = alive_at_most(g, MC_IN_PENDING);
         assert_in_range(g->mem.temp, temp, temp + temp / 3);
         assert_in_range(g->mem.slot, slot, cfg.split ? slot + slot / 3 : slot);
+        assert_in_range(g->mem.pending, pending, pending + pending / 3);
         mc_graph_destroy(g);
         mc_free(m);
     }
+}
+
+/* Blocks that run again: a split graph's slots are those of the unsplit one, and what was made
+ * again is kept for as many microbatches as wait for their gradients of weights. Where all wait no
+ * layout is larger than with all of it in the slots. */
+static void what_was_made_again_is_kept_while_it_is_pending(void **st)
+{
+    enum { ALIVE = 4 };
+    (void)st;
+    for (int i = 0; i < 2; i++)
+        for (int ends = 0; ends < 2; ends++) {
+            struct model *m = i ? llama(&small) : gpt2(&small, 0.2);
+            struct mc_graph_cfg cfg = whole_cfg(m, MC_GRAPH_TRAIN, B, T, 2, ALIVE);
+            struct mc_graph *whole, *g[ALIVE + 1];
+            struct mc_err err = {0};
+            m->r.parallel.recompute = MC_RECOMPUTE_BLOCK;
+            cfg.part[0].has_stem = cfg.part[0].has_head = ends;
+            cfg.part[0].first_layer = !ends;
+            check_ok(mc_graph_build(&cfg, &whole, &err), &err);
+            const struct mc_graph_memory *w = mc_graph_memory(whole), *most = NULL;
+            assert_int_equal(w->pending, 0);
+            cfg.split = 1;
+            for (int n = ALIVE; n >= 1; n--) {
+                cfg.part[0].pending = n;
+                check_ok(mc_graph_build(&cfg, &g[n], &err), &err);
+                const struct mc_graph_memory *mem = mc_graph_memory(g[n]);
+                most = n == ALIVE ? mem : most;
+                assert_true(mem->slots <= most->slots);
+            }
+            const struct mc_graph_memory *one = mc_graph_memory(g[1]);
+            assert_int_equal(one->slot, w->slot);
+            assert_true(one->pending > 3 * w->slot);
+            assert_int_equal(one->slots, w->slots + one->pending);
+            for (int n = 1; n <= ALIVE; n++)
+                mc_graph_destroy(g[n]);
+            mc_graph_destroy(whole);
+            mc_free(m);
+        }
 }
 
 int main(void)
@@ -579,6 +640,7 @@ int main(void)
         cmocka_unit_test(micro_batches_add_up),
         cmocka_unit_test(smaller_extents_run_in_a_larger_plan),
         cmocka_unit_test(planned_bytes_are_used_and_no_others),
-        cmocka_unit_test(memory_is_near_its_lower_bound)};
+        cmocka_unit_test(memory_is_near_its_lower_bound),
+        cmocka_unit_test(what_was_made_again_is_kept_while_it_is_pending)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

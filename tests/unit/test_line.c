@@ -61,20 +61,25 @@ static void check_rank(const struct mc_line *line, int r)
     int n = mc_line_channels(line, r, ch);
     const struct mc_sched *last = line->sched[line->nsched - 1];
     for (int c = 0; c < line->chunks; c++) {
-        int most = 1;
+        int most = 1, pending = 1;
         for (int k = 0; k < line->nsched; k++)
             for (int64_t i = last ? line->sched[k]->first[r] : 0; i < line->sched[k]->first[r + 1];
                  i++) {
-                int alive = 0;
+                int alive = 0, waits = 0;
                 for (int64_t j = line->sched[k]->first[r]; j <= i; j++) {
                     const struct mc_sched_rec *x = &line->sched[k]->rec[j];
+                    int begins = x->op == MC_SCHED_B || x->op == MC_SCHED_I,
+                        ends = x->op == MC_SCHED_B || x->op == MC_SCHED_W;
                     alive += x->chunk == c && x->op == MC_SCHED_F;
-                    if (j < i)
-                        alive -= x->chunk == c && (x->op == MC_SCHED_B || x->op == MC_SCHED_W);
+                    waits += x->chunk == c && begins;
+                    alive -= j < i && x->chunk == c && ends;
+                    waits -= j < i && x->chunk == c && ends;
                 }
                 most = alive > most ? alive : most;
+                pending = waits > pending ? waits : pending;
             }
         assert_int_equal(mc_line_slots(line, r, c), most);
+        assert_int_equal(mc_line_pending(line, r, c), pending);
     }
     for (int k = 0; k < line->chunks; k++) {
         struct mc_graph_part part;
@@ -87,6 +92,7 @@ static void check_rank(const struct mc_line *line, int r)
         assert_int_equal(part.has_stem, s == 0);
         assert_int_equal(part.has_head, s == stages - 1);
         assert_int_equal(part.slots, mc_line_slots(line, r, c));
+        assert_int_equal(part.pending, mc_line_pending(line, r, c));
     }
     assert_int_equal(mc_line_chunk(line, r, line->chunks), -1);
     for (int q = 0; q < line->ranks; q++)
