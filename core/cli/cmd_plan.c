@@ -17,8 +17,9 @@ static const char about[] =
     "--draw\n"
     "shows it, --svg FILE writes it as a picture. Times are those given with --costs, or those of\n"
     "the step that a run kept with train --trace (any layout of the same model and tp), else the\n"
-    "operations of each stage, forward of the largest stage = 1. parallel.stages = \"auto\" cuts\n"
-    "the layers by them; the list that is shown can be put into the recipe.\n"
+    "operations of each stage in units of a rank's mean forward. parallel.stages = \"auto\" cuts "
+    "the\n"
+    "layers by them; the list that is shown can be put into the recipe.\n"
     "\n"
     "Not in it: the time of a step.\n"
     "Exit code 0: sound; 2: errors.";
@@ -70,14 +71,15 @@ static mc_status parse_costs(const char *s, double v[4], struct mc_err *err)
     return MC_OK;
 }
 
-/* Predicted costs in units of the largest forward. */
-static void scale(struct mc_sched_costs *c, int stages)
+/* Predicted costs in units of a rank's forward, the mean of all: so makespans of other cuts, chunks
+ * and schedules of one pipeline compare. */
+static void scale(struct mc_sched_costs *c, int stages, int64_t ranks)
 {
-    double *t = (double *)(uintptr_t)c->f, most = 0;
+    double *t = (double *)(uintptr_t)c->f, all = 0;
     for (int s = 0; s < stages; s++)
-        most = t[s] > most ? t[s] : most;
-    for (int k = 0; k < 3 * stages && most > 0; k++)
-        t[k] /= most;
+        all += t[s];
+    for (int k = 0; k < 3 * stages && all > 0; k++)
+        t[k] *= (double)ranks / all;
 }
 
 static double total(const struct mc_stages_work *work)
@@ -138,7 +140,7 @@ static mc_status simulate(struct plan_cmd *c, struct mc_err *err)
         MC_TRY(parse_costs(c->costs, given, err));
     MC_TRY(mc_cli_costs_create(r, c->cut, own ? given : NULL, &c->work, &c->cost, err));
     if (!c->costs)
-        scale(&c->cost, mc_stages_count(r));
+        scale(&c->cost, mc_stages_count(r), r->parallel.pp);
     if (c->traced > 0)
         MC_TRY(use_stages(c, err));
     MC_TRY(mc_cli_schedule(&c->r, counts[n - 1], &c->cost, &c->sched, &depth, err));
@@ -293,7 +295,7 @@ static void say_schedule(const struct plan_cmd *c)
     printf("  times     %s\n", c->same_stages  ? "measured of these stages, in seconds"
                                : c->traced > 0 ? "measured op by op, in seconds"
                                : c->costs      ? "as given"
-                                          : "predicted from operations, the largest forward = 1");
+                                          : "predicted from operations, a rank's mean forward = 1");
     printf("  %5s %10s %10s %10s %26s\n", "rank", "busy", "first", "last",
            "most microbatches at once");
     for (int i = 0; i < c->sched->ranks; i++) {

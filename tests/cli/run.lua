@@ -275,6 +275,15 @@ case("plan: a schedule is simulated and drawn; one that locks is refused before 
     same(j.bubble.makespan, 12 * 3 + 3, "12 (F + B) + 3 (F + I - W)")
     same(j.bubble.fraction, 1 - 36 / 39, "bubble")
     for r = 1, 4 do same(j.bubble.ranks[r].peak_microbatches, 4, "kept at once") end
+    -- predicted times are in one unit: what ranks do is the same work, whatever the cut, the chunks and the schedule
+    local busy
+    for _, set in ipairs { "", "--set 'parallel.stages={3,2,2,1}'", "--set parallel.schedule=zb_v --set parallel.chunks=2" } do
+        local sum = 0
+        rc, out = mascon("plan " .. four .. set .. " --json")
+        for _, r in ipairs(json(out).bubble.ranks) do sum = sum + r.busy end
+        busy = busy or sum
+        expect(math.abs(sum - busy) < 1e-9 * busy, "%s: busy for %.17g, even: %.17g", set, sum, busy)
+    end
     rc, out = mascon("plan " .. four .. "--costs 1,1,1 --draw --svg s.svg")
     same(rc, 0, "exit")
     has(out, "rank 0   F0-F1-F2-F3-.") -- run ahead by three, then wait
