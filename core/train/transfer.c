@@ -19,6 +19,8 @@
  *     the other stage is done much later, and may wait for what this rank's last op sends. They are
  *     summed over a stage's own uses as they become ready, then over the two stages, over tp, over
  *     replicas: as on one stage.
+ * I6  No more transfers are under way than the group keeps calls open; for a further one the oldest
+ *     is waited for. In a pipeline before finish it is left for finish instead (I1).
  *
  * Memory: handle life; borrows graph, mesh, shard and buffers. Threads: the trainer's; transfers
  * are driven by the communicator's own. */
@@ -39,6 +41,7 @@ struct mc_transfer {
     struct mc_transfer_cfg cfg;
     struct mc_comm *comm; /* dp x cp; NULL: one replica */
     int nbuckets;
+    int open, most; /* transfers under way; how many may be (I6) */
     struct bucket *bucket;
     int *order;      /* [nbuckets] in which reductions begin: first those that are ready alone */
     int alone, next; /* how many are; next: place in the order */
@@ -99,6 +102,7 @@ static mc_status wait_grad(struct mc_transfer *r, int b, struct mc_err *err)
     if (!req)
         return MC_OK;
     x->grad = NULL;
+    r->open--;
     int64_t from = mc_clock_ns();
     MC_TRY(r->comm->ops->wait(r->comm, req, 0, err));
     int64_t end = mc_clock_ns();
@@ -107,8 +111,23 @@ static mc_status wait_grad(struct mc_transfer *r, int b, struct mc_err *err)
     return MC_OK;
 }
 
+static mc_status need(void *arg, int b, struct mc_err *err);
+
+/* Room for one transfer more (I6). */
+static mc_status make_room(struct mc_transfer *r, struct mc_err *err)
+{
+    for (int b = 0; b < r->nbuckets && r->open >= r->most;
+         b++) /* gathers began before reductions */
+        MC_TRY(need(r, b, err));
+    for (int k = 0; k < r->nbuckets && r->open >= r->most; k++)
+        MC_TRY(wait_grad(r, r->order[k], err));
+    r->open++;
+    return MC_OK;
+}
+
 static mc_status begin_grad(struct mc_transfer *r, int b, struct mc_err *err)
 {
+    MC_TRY(make_room(r, err));
     struct bucket *x = &r->bucket[b];
     const struct mc_shard *s = r->cfg.shard;
     enum mc_dtype t = r->cfg.grad_dtype;
@@ -123,11 +142,15 @@ static mc_status begin_grad(struct mc_transfer *r, int b, struct mc_err *err)
     return r->cfg.overlap_grads ? MC_OK : wait_grad(r, b, err);
 }
 
-static mc_status begin_ready(struct mc_transfer *r, struct mc_err *err)
+/* may_wait: for room (I6). */
+static mc_status begin_ready(struct mc_transfer *r, int may_wait, struct mc_err *err)
 {
-    for (; r->next < r->alone && r->bucket[r->order[r->next]].left == 0; r->next++) /* I1 */
+    for (; r->next < r->alone && r->bucket[r->order[r->next]].left == 0; r->next++) { /* I1 */
+        if (!may_wait && r->open >= r->most)
+            break;
         if (r->comm)
             MC_TRY(begin_grad(r, r->order[r->next], err));
+    }
     return MC_OK;
 }
 
@@ -143,7 +166,8 @@ static mc_status done(void *arg, int b, struct mc_err *err)
         return MC_OK;
     }
     MC_TRY(mc_graph_finish_grads(r->cfg.graph, b, err));
-    return r->cfg.piped && !r->cfg.overlap_grads ? MC_OK : begin_ready(r, err); /* I1 */
+    return r->cfg.piped && !r->cfg.overlap_grads ? MC_OK
+                                                 : begin_ready(r, !r->cfg.piped, err); /* I1 */
 }
 
 static mc_status sum_tied(struct mc_transfer *r, struct mc_err *err) /* I5 */
@@ -183,7 +207,7 @@ mc_status mc_transfer_idle(struct mc_transfer *r, struct mc_err *err)
 
 mc_status mc_transfer_finish(struct mc_transfer *r, struct mc_err *err)
 {
-    MC_TRY(begin_ready(r, err));
+    MC_TRY(begin_ready(r, 1, err));
     MC_ASSERT(r->next == r->alone);
     MC_TRY(sum_tied(r, err));
     for (int k = 0; k < r->nbuckets; k++)
@@ -201,6 +225,7 @@ static mc_status need(void *arg, int b, struct mc_err *err)
     if (!req)
         return MC_OK;
     x->param = NULL;
+    r->open--;
     int64_t from = mc_clock_ns();
     MC_TRY(r->comm->ops->wait(r->comm, req, 0, err));
     int64_t end = mc_clock_ns();
@@ -217,6 +242,7 @@ mc_status mc_transfer_gather(struct mc_transfer *r, struct mc_err *err)
         return MC_OK;
     for (int b = 0; b < r->nbuckets; b++) { /* I1: the order in which forward wants them */
         struct bucket *x = &r->bucket[b];
+        MC_TRY(make_room(r, err));
         x->param_begin = mc_clock_ns();
         MC_TRY(r->comm->ops->all_gather(r->comm, element(r->cfg.params, own(r, b), t),
                                         element(r->cfg.params, x->offset, t),
@@ -281,6 +307,7 @@ mc_status mc_transfer_create(const struct mc_transfer_cfg *cfg, struct mc_transf
     MC_ASSERT(!r->comm ||
               (r->comm->cfg.size == cfg->shard->parts && r->comm->cfg.me == cfg->shard->me));
     r->nbuckets = mc_graph_nbuckets(cfg->graph);
+    r->most = r->comm ? mc_comm_calls(r->comm->cfg.size) : 0;
     r->cap = 2 * r->nbuckets + 64;
     r->order = mc_alloc((size_t)r->nbuckets * sizeof *r->order + 8, "order of buckets");
     r->bucket = mc_alloc((size_t)r->nbuckets * sizeof *r->bucket + 8, "buckets");

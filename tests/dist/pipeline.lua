@@ -112,6 +112,14 @@ same(TIED, "stages-listed", { "pp=4", "stages={3,2,2,1}" }, one.tied)
 same(TIED, "stages-by-cost", { "pp=3", "stages=auto" }, one.tied)
 same(TIED, "stem-and-head-alone", { "pp=3", "stages={0,8,0}", "schedule=zb_h1" }, one.tied)
 same(TIED, "a-layer-a-rank", { "pp=8" }, one.tied)
+-- More buckets than a group keeps calls open: some transfers wait for others.
+local many = { "dp=2", "model.layers=300", "model.hidden=8", "model.heads=1", "model.ffn=8", "steps.steps=3" }
+local few = with(many, "shard_optimizer=true", "overlap.grads=true", "overlap.params=true")
+local all = run(TIED, "many-layers", many)
+same(TIED, "many-layers-overlap", with(many, "overlap.grads=true"), all)
+same(TIED, "many-layers-sharded", few, all)
+same(TIED, "many-layers-idle-replica", with(few, "batch.global=1", "batch.micro=1"), run(TIED, "one-sample", with(many, "batch.global=1", "batch.micro=1")))
+same(TIED, "many-layers-pp2", with(few, "pp=2", "stages={290,10}", "schedule=zb_h1"), all)
 local odd = run(ODD, "odd", {})
 for i, set in ipairs { { "pp=4" }, { "pp=4", "schedule=zb_h1" }, { "pp=2", "chunks=2", "schedule=zb_v" }, { "pp=2", "chunks=2", "schedule=gpipe" } } do
     same(ODD, "odd-" .. i, set, odd)
