@@ -65,9 +65,9 @@ static mc_status parse_costs(const char *s, double v[4], struct mc_err *err)
     if (n == 0 || v[0] + v[1] + v[2] == 0)
         return mc_err_set(
             err, MC_E_USAGE,
-            "--costs \"%.60s\": give times F,I,W of one rank, and of a message if you "
+            "--costs \"%.60s\"%s: give times F,I,W of one rank, and of a message if you "
             "like, as in 1,1,0.5,0.1; or a traced run",
-            s);
+            s, strchr(s, ',') ? "" : " is no folder");
     return MC_OK;
 }
 
