@@ -305,7 +305,7 @@ const struct mc_row mc_rows[] = {
             "error."},
     {"optim.weight_decay", MC_ROW_F64, AT(optim.weight_decay), RANGE(0, 100), .dfl = "0.1",
      .resume = MC_LOGGED, .doc = "Decoupled weight decay."},
-    {"parallel.chunks", MC_ROW_I64, AT(parallel.chunks), RANGE(1, 1024), .dfl = "1",
+    {"parallel.chunks", MC_ROW_I64, AT(parallel.chunks), RANGE(1, 64), .dfl = "1",
      .resume = MC_LOGGED, .doc = "Model chunks of one pipeline rank."},
     {"parallel.cp", MC_ROW_I64, AT(parallel.cp), RANGE(1, P2(20)), .dfl = "1", .unit = "ranks",
      .resume = MC_LOGGED, .doc = "Ranks that share one sequence."},
