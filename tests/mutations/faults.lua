@@ -166,11 +166,12 @@ fault("the head's copy of a tied table is in the norm, too", "core/optim/adamw.c
 fault("each stage clips by its own norm", "core/train/step.c",
     "MC_TRY(mc_world_sum(&t->world, v, MC_STEP_HEAD + n + pipe, err));", "MC_TRY(mc_world_sum(&t->world, v, MC_STEP_HEAD, err));",
     "model=gpt2 pp=2")
-fault("a pass finds what the last microbatch left, not its own", "core/graph/graph_exec.c", "if (p->at[phase] != k)", "if (p->at[phase] < 0)",
+fault("a pass finds what the last microbatch left, not its own", "core/graph/graph_exec.c",
+    "if (p->at[phase] != k || p->at_place[phase] != p->place[k])", "if (p->at[phase] < 0)",
     "model=llama pp=2")
 fault("what the weights' pass needs is left in memory that all microbatches share", "core/graph/graph_place.c",
-    "mc_graph_phase_at(p, s->birth) != mc_graph_phase_at(p, s->death);",
-    "mc_graph_phase_at(p, s->birth) == MC_PHASE_FORWARD && mc_graph_phase_at(p, s->death) != MC_PHASE_FORWARD;",
+    "mc_graph_phase_at(p, s->birth) != mc_graph_phase_at(p, s->death)\n                       ? MC_IN_SLOT",
+    "mc_graph_phase_at(p, s->birth) == MC_PHASE_FORWARD && mc_graph_phase_at(p, s->death) != MC_PHASE_FORWARD\n ? MC_IN_SLOT",
     "model=llama pp=2 schedule=zb_h1 recompute=block")
 
 return F
