@@ -15,10 +15,9 @@
  *     element exactly once. Chunks are checksummed (XXH3) at the source copy, stored raw or zstd
  *     where it pays.
  * I6  Load: every live byte is loaded, every stored byte consumed; a missing or extra tensor is an
- *     error by name.
- * `books` is plain JSON (step, samples, tokens, cursors, hooks' state, ...): this folder does not
- * know its meaning, except the members "step" and "weights_hash". Loading never runs code; each
- * parser here is bounded and fuzzed. */
+ *     error by name. `books` is plain JSON (step, samples, tokens, cursors, hooks' state, ...):
+ *     this folder does not know its meaning, except the members "step" and "weights_hash". Loading
+ *     never runs code; each parser here is bounded and fuzzed. */
 #pragma once
 #include <stdint.h>
 #include "../core/base/json.h"

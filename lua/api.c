@@ -7,7 +7,7 @@
  * count) host.nearest(word, list)  nearest word of a list, or nil
  *
  * I1  Tags live in a table with weak keys beside the tagged ones, so a constructor's result is
- * plain data to whoever made it. */
+ *     plain data to whoever made it. */
 #include "sandbox.h"
 #include <stdlib.h>
 #include <string.h>

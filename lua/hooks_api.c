@@ -2,8 +2,8 @@
  * Floor 7 (lua).
  *
  * I1  Nothing here writes but self.append(), which the recipe grants by allow = { "append:run" };
- * it writes only RUN/hooks-NAME.jsonl, one whole line a call, at most 1 MiB a step. I2  An answer
- * is read into a record of fixed size; an unknown member is an error, never ignored.
+ *     it writes only RUN/hooks-NAME.jsonl, one whole line a call, at most 1 MiB a step.
+ * I2  An answer is read into a record of fixed size; an unknown member is an error, never ignored.
  *
  * Memory: Lua's; the line buffer is the host's. Threads: the trainer's. */
 #include "hooks_int.h"

@@ -2,10 +2,11 @@
  * they answer. Floor 7 (lua).
  *
  * I1  A hook that fails changes nothing: its answer is dropped, the error reported, training goes
- * on; the third failure of one function in a row is MC_E_GIVEUP. I2  100 ms of thread CPU time a
- * call; what cannot be interrupted is ended by the watchdog with 77 after the report callback has
- * written its incident. I3  Files share one VM but no environment; what a file keeps between calls
- * and wants back after a resume is its `state`.
+ *     on; the third failure of one function in a row is MC_E_GIVEUP.
+ * I2  100 ms of thread CPU time a call; what cannot be interrupted is ended by the watchdog with 77
+ *     after the report callback has written its incident.
+ * I3  Files share one VM but no environment; what a file keeps between calls and wants back after a
+ *     resume is its `state`.
  *
  * Memory: the host is handle life; a call allocates only inside Lua, under its cap. Threads: the
  * trainer's; the watchdog calls only `stuck`. */

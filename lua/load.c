@@ -6,9 +6,9 @@
  * I2  inherit and --set work on value trees, after each file's own table was walked: a value keeps
  *     the file and line that said it.
  * I3  Maps merge key by key, where both came from the same constructor or the newer is plain;
- * lists, functions and everything else replace. I4  The model is traced after its scalars were
- * bound, so its functions see defaults that stand in the field rows and nowhere else, and bad
- * scalars give the binder's message.
+ *     lists, functions and everything else replace.
+ * I4  The model is traced after its scalars were bound, so its functions see defaults that stand in
+ *     the field rows and nowhere else, and bad scalars give the binder's message.
  *
  * Memory: one pool for all trees, destroyed at the end; the box and the VM go to the caller.
  * Threads: the caller's, and the VM's watchdog. */

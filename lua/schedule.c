@@ -11,8 +11,8 @@
  * I1  Here only the form is checked; whether the schedule is sound is core/pipe's to say.
  * I2  Messages begin with file:line: of the error, or of the function where the result is wrong.
  * I3  A list with far more records than there is work is refused before it is copied: what the
- * proof takes is bounded by the run, not by the function. I3  Nothing that is returned is passed
- * over: a member that nobody reads is refused by its name.
+ *     proof takes is bounded by the run, not by the function.
+ * I3  Nothing that is returned is passed over: a member that nobody reads is refused by its name.
  *
  * Memory: the schedule is the caller's. Threads: the caller's. */
 #include "host.h"

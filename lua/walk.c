@@ -2,8 +2,9 @@
  * Floor 7 (lua).
  *
  * I1  Data only: numbers, booleans, texts, tables without metatables, at most MC_WALK_DEPTH deep
- * (so a table that holds itself ends there). Functions only where a recipe may have one. I2  Keys
- * are visited in the order of value trees (strcmp), so messages come in the same order everywhere.
+ *     (so a table that holds itself ends there). Functions only where a recipe may have one.
+ * I2  Keys are visited in the order of value trees (strcmp), so messages come in the same order
+ *     everywhere.
  * I3  Everything made here lies in the caller's pool: a longjmp on the way loses nothing.
  *
  * A table of entries 1..n alone is a list; with named keys too, a map whose positional keys are

@@ -7,15 +7,16 @@
  * I1  No system call, no clock, no allocation: the simulator and agent_coord.c run the same code.
  * I2  FINISH is issued exactly once, when no rank is alive and none is about to be; INCIDENT at
  *     most once, right before it, when how everybody ended is known.
- * I3  The first cause is kept. A failure opens a short time in which heavier ones may still
- *     arrive: the rank that made others fail is often seen after them. A death outweighs
- *     everything and is final at once. Ends of ranks that we killed are no cause.
+ * I3  The first cause is kept. A failure opens a short time in which heavier ones may still arrive:
+ *     the rank that made others fail is often seen after them. A death outweighs everything and is
+ *     final at once. Ends of ranks that we killed are no cause.
  * I4  75 is only what a rank said itself: an end without a valid result never is an orderly stop.
  * I5  Every stop request is forwarded to every rank that is up. The second means "now": who is
- * still there ten seconds later is killed; the third kills at once: a person has waited long
- * enough, and a checkpoint is whole or absent anyway. A request that reaches several agents (as
- * Slurm's do) is one: their counts are not added. I6  Every wait of the start has a deadline; what
- * was missing can be asked as long as c->wait stands.
+ *     still there ten seconds later is killed; the third kills at once: a person has waited long
+ *     enough, and a checkpoint is whole or absent anyway. A request that reaches several agents (as
+ *     Slurm's do) is one: their counts are not added.
+ * I6  Every wait of the start has a deadline; what was missing can be asked as long as c->wait
+ *     stands.
  *
  * Threads: one. */
 #include "coord.h"

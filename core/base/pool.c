@@ -6,16 +6,17 @@
  *
  * I1  A thread runs a task only after a swap of the word from (g, n > 0), g being the generation
  *     whose job it has read. The word alone says whether a task is left: the job's count may
- * already be that of the next run when a late thread reads it. While a task of g is unclaimed, run
- * g has not returned and its job stands; so the job that a successful swapper read is that of g,
- * and a late thread's swap fails. Therefore mc_pool_run returns as soon as the last task is done
- * and never waits for a thread that the system has not scheduled yet. I2  Task results
- * happen-before the return of mc_pool_run: each task ends with a release increment of `done`, which
- * the caller acquires. I3  No wake-up is lost: a sleeper raises its count, then looks again, then
- * sleeps on a word that the waker has changed before it looks at the count; all four sequentially
- * consistent. I4  Waits spin for some microseconds, then sleep in the kernel: ranks may outnumber
- * cores. I5  Workers block all signals: handlers run on the main thread only. I6  With one thread,
- * or one task, nothing is shared and no atomic is touched.
+ *     already be that of the next run when a late thread reads it. While a task of g is unclaimed,
+ *     run g has not returned and its job stands; so the job that a successful swapper read is that
+ *     of g, and a late thread's swap fails. Therefore mc_pool_run returns as soon as the last task
+ *     is done and never waits for a thread that the system has not scheduled yet.
+ * I2  Task results happen-before the return of mc_pool_run: each task ends with a release increment
+ *     of `done`, which the caller acquires.
+ * I3  No wake-up is lost: a sleeper raises its count, then looks again, then sleeps on a word that
+ *     the waker has changed before it looks at the count; all four sequentially consistent.
+ * I4  Waits spin for some microseconds, then sleep in the kernel: ranks may outnumber cores.
+ * I5  Workers block all signals: handlers run on the main thread only.
+ * I6  With one thread, or one task, nothing is shared and no atomic is touched.
  *
  * Memory: two blocks of mc_alloc, the second the threads' scratch, freed by destroy. Threads:
  * mc_pool_run from one thread at a time.

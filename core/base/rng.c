@@ -1,12 +1,12 @@
 /* rng.c - draws as pure functions of (seed, name, step, logical index). Floor 0 (base).
  *
  * I1  No state: what a rank draws does not depend on what it or others drew before.
- * I2  The bits of every draw are the same on every machine: 32 x 32 -> 64 bit products, and fp64
- *     + - * / and square root, each rounded once as IEEE 754 says. No libm function is called but
+ * I2  The bits of every draw are the same on every machine: 32 x 32 -> 64 bit products, and fp64 +
+ *     - * / and square root, each rounded once as IEEE 754 says. No libm function is called but
  *     sqrt, which IEEE 754 fixes; the file is compiled with -ffp-contract=off.
  * I3  A keyed permutation is a bijection of [0,n) for every n and key, by construction: each
- * Feistel round can be undone, and walking a cycle of a bijection until it re-enters [0,n) is one,
- * too.
+ *     Feistel round can be undone, and walking a cycle of a bijection until it re-enters [0,n) is
+ *     one, too.
  *
  * The key is XXH3_64bits of the name with the seed as its seed: names that differ in one letter,
  * and seeds that differ by one, have unrelated keys.

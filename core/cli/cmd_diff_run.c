@@ -9,9 +9,11 @@
  *
  * I1  The tolerance is one for all three; without one: bit for bit where both runs had the same
  *     layout, but for its pipeline, and precision, else what rounding gives
- * (core/train/record_diff.c; of losses and checkpoints: as of ops). I2  Exit 4 when anything
- * differs beyond it, 0 when nothing does, 2 when there is nothing to compare or the models are not
- * the same. Memory: handle life. Threads: one. */
+ *     (core/train/record_diff.c; of losses and checkpoints: as of ops).
+ * I2  Exit 4 when anything differs beyond it, 0 when nothing does, 2 when there is nothing to
+ *     compare or the models are not the same.
+ *
+ * Memory: handle life. Threads: one. */
 #include "cli.h"
 #include "../base/arena.h"
 #include "../base/sysio.h"

@@ -3,10 +3,11 @@
  * I1  What the agent must know is in the progress page before this process ends: exit code, step,
  *     loss, weights_hash, and the first error in one line.
  * I2  The rank reads the recipe of its segment from RUN, never the recipe file, and the schedules
- * of its pipelines beside it: what was checked, proven and hashed at the start is what runs. I3 The
- * page says why this rank failed before anything that it shares with others is torn down: the agent
- * must not see a victim's complaint first. I4  A hook that nothing can interrupt ends the process
- * from the watchdog's thread; the page is filled there, without a lock.
+ *     of its pipelines beside it: what was checked, proven and hashed at the start is what runs.
+ * I3  The page says why this rank failed before anything that it shares with others is torn down:
+ *     the agent must not see a victim's complaint first.
+ * I4  A hook that nothing can interrupt ends the process from the watchdog's thread; the page is
+ *     filled there, without a lock.
  *
  * Memory: the recipe's box and the hooks' VM, until the end. Threads: main; the pool's; the Lua
  * host's watchdog. */

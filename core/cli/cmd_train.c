@@ -11,7 +11,7 @@
  *     line, exit 0, no new segment.
  * I3  The exit code is the rank's when it left one, else the agent's judgement (76).
  * I4  Stop signals count from the first moment on: one that comes before the ranks are up is seen
- * at the end of the stage in hand, and is 76 with a message; a second one kills.
+ *     at the end of the stage in hand, and is 76 with a message; a second one kills.
  *
  * I5  `ckpt import` is the same way up to the new segment; it writes the first checkpoint itself
  *     and starts no rank. The segment comes after that checkpoint: an import that failed leaves

@@ -7,7 +7,7 @@
  *
  * I1  What could not be written to stdout is never passed over: 76 if the command itself had
  *     succeeded. A reader that left (`| head -1`) has what it wanted: no message, the command's
- * code.
+ *     code.
  *
  * Environment read: MASCON_HOME, OMP_NUM_THREADS and SLURM_*; nothing else. */
 #include "cli.h"

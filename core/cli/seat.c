@@ -2,8 +2,9 @@
  * the net to its peers and the groups on it. Floor 8 (cli).
  *
  * I1  What the agent must know is in the page before the process ends; result_valid is written
- * last. I2  Groups are torn down after the page is filled: the agent must not see a victim's
- * complaint before the cause.
+ *     last.
+ * I2  Groups are torn down after the page is filled: the agent must not see a victim's complaint
+ *     before the cause.
  *
  * Memory: the seat owns page, socket, net and mesh. Threads: main; mc_cli_seat_result also the
  * watchdog's, without a lock. */

@@ -14,12 +14,12 @@
  * I1  All of UCX, the groups and their requests are touched with the net's lock held only, by
  *     whatever thread. Callbacks of UCX run inside its progress, so they hold it.
  * I2  Who waits makes the progress himself, and sleeps on the worker's descriptor, armed: what
- * comes wakes the thread that wants it. Other waiters sleep on a condition; when the sleeper's call
- * has ended, one of them takes his place. Nobody spins: what cannot be armed is tried again at most
- *     RETRIES times, then every ms.
+ *     comes wakes the thread that wants it. Other waiters sleep on a condition; when the sleeper's
+ *     call has ended, one of them takes his place. Nobody spins: what cannot be armed is tried
+ *     again at most RETRIES times, then every ms.
  * I3  Calls that are open while nobody waits are moved by the progress thread: `watched` is set,
- * the worker armed, when the lock is left in that state. With no call open it looks every IDLE_MS,
- *     for what UCX has to say to peers; messages that come early wake nobody.
+ *     the worker armed, when the lock is left in that state. With no call open it looks every
+ *     IDLE_MS, for what UCX has to say to peers; messages that come early wake nobody.
  * I4  What UCX still holds of a failed call keeps its memory until the net is closed: such groups,
  *     when destroyed, go to `graves`.
  * I5  A peer of this host is watched through its pidfd, since shared memory does not tell that its

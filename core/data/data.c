@@ -17,8 +17,9 @@
  * I2  Weights are finite and above 0; a draw normalises them.
  * I3  Ids are checked against the vocabulary in every fetch: that is when they are first touched;
  *     and at open where the sidecar tells the largest.
- * I4  Fetch allocates nothing and may run in several threads at once.
- * ntrain = 0 with validation sources is legal: evaluation only.
+ * I4  Fetch allocates nothing and may run in several threads at once. ntrain = 0 with validation
+ *     sources is legal: evaluation only.
+ *
  * Memory: handle life. */
 #include "data_int.h"
 #include "tokenizer.h"

@@ -23,8 +23,10 @@
  *     every 64 sequences, then by walking at most 63 lengths: 1/8 byte of memory a sequence.
  * I4  Ids are handed out as int32 and are in [0, 2^31): others are an error with their position.
  * I5  Bytes that a sidecar vouches for (mc_indexed_expect) are hashed once, a chunk at a time,
- * before the first token of the chunk is handed out; a .bin above 8 GiB only at its two ends, at
- * open: whole chunks behind scattered reads would cost more than the reads. Nothing is allocated.
+ *     before the first token of the chunk is handed out; a .bin above 8 GiB only at its two ends,
+ *     at open: whole chunks behind scattered reads would cost more than the reads. Nothing is
+ *     allocated.
+ *
  * Memory: handle life; the maps are shared with the page cache. A file that is cut while it is
  * mapped is a SIGBUS (cli/bus.c names it): packed files are never written in place, see pack.c.
  * Threads: read-only after open but for the marks of I5, which may be set twice; any number of

@@ -17,10 +17,13 @@
  *     only .tmp files, or a .json and .bin without .idx, can be left; neither is taken for data. A
  *     pack that was killed is started anew: the same call overwrites what it left.
  * I3  An existing prefix is never written over; a sidecar of ours whose .idx is missing is no
- * prefix but what a killed pack left. I4  The files of a call are listed, and so fixed, before the
- * first byte is written. I5  The output is the same bytes for any number of workers, and so is the
- * error: the first in the order of the documents. Memory: handle life, 12 bytes a document beside
- * the blocks (about 5 MiB each, six a worker). Threads: the caller and its pool. */
+ *     prefix but what a killed pack left.
+ * I4  The files of a call are listed, and so fixed, before the first byte is written.
+ * I5  The output is the same bytes for any number of workers, and so is the error: the first in the
+ *     order of the documents.
+ *
+ * Memory: handle life, 12 bytes a document beside the blocks (about 5 MiB each, six a worker).
+ * Threads: the caller and its pool. */
 #include "pack_int.h"
 #include <fcntl.h>
 #include <stdio.h>

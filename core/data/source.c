@@ -18,14 +18,16 @@
  *     (reading a mapped file past its new end kills the reader).
  * I2  Positions: file f begins at start[f]; start[f + 1] = start[f] + bytes + 1 (EOS). A position
  *     is found by bisection; reads allocate nothing.
- * I3  The hash covers sizes and content: whole up to 64 MiB a source, above that 1,024 blocks of
- *     4 KiB, evenly spaced, the first and the last included; the .idx of a packed source always
- *     whole. It tells two sources apart; proof against damage is the
- *     sidecar of a packed one (indexed.c, I5), and `verify`.
+ * I3  The hash covers sizes and content: whole up to 64 MiB a source, above that 1,024 blocks of 4
+ *     KiB, evenly spaced, the first and the last included; the .idx of a packed source always
+ *     whole. It tells two sources apart; proof against damage is the sidecar of a packed one
+ *     (indexed.c, I5), and `verify`.
  * I4  What is surely not meant as its bytes is refused: .gz, .zst, .jsonl, .ndjson. Pack reads
- * them. Memory: handle life; file bytes are mapped, at most 32,768 files a source. Threads:
- * read-only after open, any number of readers. stat(2) is called here and not through sysio: its
- * answer steers nothing but what to open, and the open then fails in sysio. */
+ *     them.
+ *
+ * Memory: handle life; file bytes are mapped, at most 32,768 files a source. Threads: read-only
+ * after open, any number of readers. stat(2) is called here and not through sysio: its answer
+ * steers nothing but what to open, and the open then fails in sysio. */
 #include "pack_int.h"
 #include <dirent.h>
 #include <errno.h>

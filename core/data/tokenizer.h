@@ -12,10 +12,11 @@
  * are no UTF-8 still come back.
  *
  * I1  Ids are 0 .. vocab-1, added tokens included; a file may leave holes, which no text encodes
- * to. I2  The same file and text give the same ids on every machine: what is a letter or a blank
- * comes from our own tables (unicode_tables.c). The exception: a pre-tokenizer whose regex is none
- * of the known ones runs on PCRE2 and its edition of Unicode. I3  EOS is the first that the file's
- * added tokens hold of: <|endoftext|> <|end_of_text|> </s>
+ *     to.
+ * I2  The same file and text give the same ids on every machine: what is a letter or a blank comes
+ *     from our own tables (unicode_tables.c). The exception: a pre-tokenizer whose regex is none of
+ *     the known ones runs on PCRE2 and its edition of Unicode.
+ * I3  EOS is the first that the file's added tokens hold of: <|endoftext|> <|end_of_text|> </s>
  *     <|eos|> <eos> [EOS] <|end▁of▁sentence|> (DeepSeek's, in its own wide bars). None: -1. */
 #pragma once
 #include <stddef.h>

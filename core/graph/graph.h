@@ -9,19 +9,23 @@
  * Built from the recipe's call lists; pure until mc_graph_bind(). Backward order, sums of gradients
  * of values used twice, fused projections (linears that read the same value with the same sharding
  * become one GEMM over adjacent weights: q/k/v, gate/up), recomputation and lifetimes are derived
- * here and nowhere else. I1  The plan is static: mc_graph_memory() is known before any device is
- * taken and bind uses exactly those bytes. I2  Parameters lie in one flat buffer in order stem,
- * layer 0, 1, ..., head: a layer is one contiguous bucket. The gradient buffer has the same layout.
- * A parameter used twice has one accumulator per use; extra ones live in `extra_grads`. I3  What
- * crosses from one pass of a part to another is in a *slot* (one per microbatch in flight) or, if
- * it only lives between the two passes of a split backward, in a *pending place*, which the graph
- * gives to a slot for that time; all else is in `temp`. I4  Any parameter, plan or name is a
- * function of the recipe, the mode and the sizes of the mesh, never of ranks' order or time;
- * offsets and bytes are the same on all its ranks. I5  On a mesh a rank holds a *box* of each
- * parameter; what is meant is the logical tensor, always. I6  A pass allocates nothing. A
- * collective that fails ends the pass; its error is kept, and every later call returns it until the
- * graph is bound anew. I7  Neither cutting the model into parts nor splitting backward changes a
- * bit of any result. */
+ * here and nowhere else.
+ *
+ * I1  The plan is static: mc_graph_memory() is known before any device is taken and bind uses
+ *     exactly those bytes.
+ * I2  Parameters lie in one flat buffer in order stem, layer 0, 1, ..., head: a layer is one
+ *     contiguous bucket. The gradient buffer has the same layout. A parameter used twice has one
+ *     accumulator per use; extra ones live in `extra_grads`.
+ * I3  What crosses from one pass of a part to another is in a *slot* (one per microbatch in flight)
+ *     or, if it only lives between the two passes of a split backward, in a *pending place*, which
+ *     the graph gives to a slot for that time; all else is in `temp`.
+ * I4  Any parameter, plan or name is a function of the recipe, the mode and the sizes of the mesh,
+ *     never of ranks' order or time; offsets and bytes are the same on all its ranks.
+ * I5  On a mesh a rank holds a *box* of each parameter; what is meant is the logical tensor,
+ *     always.
+ * I6  A pass allocates nothing. A collective that fails ends the pass; its error is kept, and every
+ *     later call returns it until the graph is bound anew.
+ * I7  Neither cutting the model into parts nor splitting backward changes a bit of any result. */
 #pragma once
 #include "../tensor/sketch.h"
 #include "op.h"

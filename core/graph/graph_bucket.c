@@ -2,16 +2,18 @@
  * with them, and how their gradients are finished.
  *
  * I1  Buckets are the stem, each layer and the head, as far as the rank has them, and a table that
- * is a copy of another rank's; in storage order
- * they cover the flat buffer without overlap. I2  A parameter belongs to the bucket of the function
- * that made it, whoever else uses it; so a tied table's bucket is done when its last use is, in
- * backward that of the embedding. A part that uses a parameter of another part of this rank has
- * moments of its own for that bucket. I3  Extra uses of a parameter are added from the last to the
- * first: those of a head are one sum before the stem's joins, as where the head is another rank's.
- * Then the sum over the ranks that share it is taken: one collective for all such gradients of a
- * bucket, packed side by side. What is held in copies (keys and values of fewer heads than ranks)
- * has a place in the pack for each part; a rank fills its own and leaves zeros in the others, which
- * changes no sum. Handle life; the thread that runs the graph. */
+ *     is a copy of another rank's; in storage order they cover the flat buffer without overlap.
+ * I2  A parameter belongs to the bucket of the function that made it, whoever else uses it; so a
+ *     tied table's bucket is done when its last use is, in backward that of the embedding. A part
+ *     that uses a parameter of another part of this rank has moments of its own for that bucket.
+ * I3  Extra uses of a parameter are added from the last to the first: those of a head are one sum
+ *     before the stem's joins, as where the head is another rank's. Then the sum over the ranks
+ *     that share it is taken: one collective for all such gradients of a bucket, packed side by
+ *     side. What is held in copies (keys and values of fewer heads than ranks) has a place in the
+ *     pack for each part; a rank fills its own and leaves zeros in the others, which changes no
+ *     sum.
+ *
+ * Handle life; the thread that runs the graph. */
 #include <string.h>
 #include "../base/arena.h"
 #include "graph_int.h"

@@ -3,15 +3,19 @@
  * Part by part, the stem's calls, then each layer's block, then the head's are written out in
  * order, as far as the part has them; a part without the stem begins with a value that comes from
  * outside. Each call is checked against its row, its shapes and states inferred, its inputs brought
- * into the wanted states, its parameters laid out. I1  Nothing is ignored: an unknown op or
- * attribute, a value that nobody reads, a name used twice are errors that name call and line. I2
- * Parameters lie in the order in which calls name them; a run of fused linears has its weights
- * adjacent, then its biases. I3  What is fused changes neither names, shapes nor initial values. I4
- * Dropout exists in TRAIN graphs alone; elsewhere its call is the identity. I5  On a mesh the
- * gradient of a parameter that is whole on an axis over which its node's output lies in parts is a
- * partial sum there; so is that of one held in copies, over the copies. Handle life: everything
- * belongs to struct mc_graph; the recipe is borrowed and must outlive it. Runs on the calling
- * thread; builds are independent of each other. */
+ * into the wanted states, its parameters laid out.
+ *
+ * I1  Nothing is ignored: an unknown op or attribute, a value that nobody reads, a name used twice
+ *     are errors that name call and line.
+ * I2  Parameters lie in the order in which calls name them; a run of fused linears has its weights
+ *     adjacent, then its biases.
+ * I3  What is fused changes neither names, shapes nor initial values.
+ * I4  Dropout exists in TRAIN graphs alone; elsewhere its call is the identity.
+ * I5  On a mesh the gradient of a parameter that is whole on an axis over which its node's output
+ *     lies in parts is a partial sum there; so is that of one held in copies, over the copies.
+ *
+ * Handle life: everything belongs to struct mc_graph; the recipe is borrowed and must outlive it.
+ * Runs on the calling thread; builds are independent of each other. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,16 +1,20 @@
 /* graph_exec.c - runs the static program: pointers once, then verbs one after the other.
  *
- * I1  Nothing is allocated or decided here (but I6): a step's operands were fixed by the plan.
- * bind turns offsets into pointers; another slot or pending place turns those of the phase that
- * runs again (a loop over its steps, no allocation). I2  bind refuses what this version cannot run,
- * and another mesh than the graph was built for. I3  Gradient accumulators are only added to;
- * mc_graph_zero_grads() starts a step. I4  What a pass's watch is told comes at ticks that the plan
- * fixed. I5  A step that fails (a collective, or the watch) is the last: the error is kept and
- * given until the next bind. I6  A slot has a pending place from the begin of its gradients of
- * inputs to the end of those of weights: the first that is free, so that all ranks of a tp group
- * take the same. Who fills D_OUT before is given the one that comes next. The schedule's count of
- * them is the caller's word: one too few is asserted. Buffers belong to the caller and are as large
- * as mc_graph_memory() says. One thread drives a graph; kernels use the pool. */
+ * I1  Nothing is allocated or decided here (but I6): a step's operands were fixed by the plan. bind
+ *     turns offsets into pointers; another slot or pending place turns those of the phase that runs
+ *     again (a loop over its steps, no allocation).
+ * I2  bind refuses what this version cannot run, and another mesh than the graph was built for.
+ * I3  Gradient accumulators are only added to; mc_graph_zero_grads() starts a step.
+ * I4  What a pass's watch is told comes at ticks that the plan fixed.
+ * I5  A step that fails (a collective, or the watch) is the last: the error is kept and given until
+ *     the next bind.
+ * I6  A slot has a pending place from the begin of its gradients of inputs to the end of those of
+ *     weights: the first that is free, so that all ranks of a tp group take the same. Who fills
+ *     D_OUT before is given the one that comes next. The schedule's count of them is the caller's
+ *     word: one too few is asserted.
+ *
+ * Buffers belong to the caller and are as large as mc_graph_memory() says. One thread drives a
+ * graph; kernels use the pool. */
 #include <string.h>
 #include "../base/clock.h"
 #include "../par/mesh.h"

@@ -1,10 +1,10 @@
 /* graph_init.c - initial weights and rope tables: numbers that depend on names and places alone.
  *
  * I1  Element i of parameter NAME is std * normal(key("init" NAME), step 0, i), i its logical
- * index: the same bits whatever is fused, sharded or in what order parameters are made. I2  The
- * fp32 draw is the value: std * normal is formed in fp64 and rounded once to fp32; fp64 runs widen
- * that. bf16 rounds it to nearest even. I3  Rope tables are computed in fp64 and rounded once to
- * fp64, or fp32 in any other precision. */
+ *     index: the same bits whatever is fused, sharded or in what order parameters are made.
+ * I2  The fp32 draw is the value: std * normal is formed in fp64 and rounded once to fp32; fp64
+ *     runs widen that. bf16 rounds it to nearest even.
+ * I3  Rope tables are computed in fp64 and rounded once to fp64, or fp32 in any other precision. */
 #include <math.h>
 #include <stdio.h>
 #include "../base/rng.h"

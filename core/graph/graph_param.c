@@ -1,12 +1,15 @@
 /* graph_param.c - parameters: found by name, laid out, cut for this rank's place on the mesh.
  *
  * I1  Parameters lie in the order in which calls name them, at offsets that are the same on all
- * ranks of a mesh: what a part that runs short does not hold is padding. I2  A name is one
- * parameter; a call may be tied to an earlier one's, in the same place on the mesh. I3  Of the
- * ranks of a tp group that hold the same box exactly one owns it. I4  A head tied to a parameter of
- * the stem has a copy of it where the stem is another rank's: the same name and initial bits, owned
- * by the stem's rank. Nothing else is shared between ranks of a pipeline. Handle life; the thread
- * that builds. */
+ *     ranks of a mesh: what a part that runs short does not hold is padding.
+ * I2  A name is one parameter; a call may be tied to an earlier one's, in the same place on the
+ *     mesh.
+ * I3  Of the ranks of a tp group that hold the same box exactly one owns it.
+ * I4  A head tied to a parameter of the stem has a copy of it where the stem is another rank's: the
+ *     same name and initial bits, owned by the stem's rank. Nothing else is shared between ranks of
+ *     a pipeline.
+ *
+ * Handle life; the thread that builds. */
 #include <stdio.h>
 #include <string.h>
 #include "../base/arena.h"

@@ -1,22 +1,28 @@
 /* graph_place.c - from pieces to memory: who shares a store, and where each store lies.
  *
  * Pass 1 walks the program by tick and gives each piece that a step writes a store: that of one of
- * the step's inputs where the row allows writing over it (in place), else a new one. I1  A piece is
- * written over only when every piece on the same columns of its store is dead after this tick:
- * whoever still has to read keeps its bits. I2  Slices of a group lie in the group's store; a chain
- * of in-place steps that ends in a slice is moved there whole. I3  d(logits) over logits, and sums
- * continued by their contributor, must share; that they can is the planner's promise, asserted.
+ * the step's inputs where the row allows writing over it (in place), else a new one.
+ *
+ * I1  A piece is written over only when every piece on the same columns of its store is dead after
+ *     this tick: whoever still has to read keeps its bits.
+ * I2  Slices of a group lie in the group's store; a chain of in-place steps that ends in a slice is
+ *     moved there whole.
+ * I3  d(logits) over logits, and sums continued by their contributor, must share; that they can is
+ *     the planner's promise, asserted.
+ *
  * Pass 2: a store that lives within one phase lies in temp, which all parts share; one that forward
  * leaves for later, in the slot of its part; one that the gradients of inputs leave for those of
  * weights, in a pending place, of which a part has only as many as microbatches ever are between
  * the two. (With recomputation that is most of it: all that was made again.) In each, two stores
  * may overlap only if their lifetimes do not: largest first, each into the smallest hole that holds
  * it among those it meets. (A slot's stores all meet where forward ends: one after the other.)
- * Offsets are multiples of 64 bytes. I4  The plan is a function of the program alone, and of how
- * many slots and places there are. I5  What a collective reads or writes never lies in a slice.
+ * Offsets are multiples of 64 bytes.
+ *
+ * I4  The plan is a function of the program alone, and of how many slots and places there are.
+ * I5  What a collective reads or writes never lies in a slice.
  * I6  Where almost all slots are pending at once a place of its own may cost more than it saves,
- * for in the slot it can lie over what the gradients of inputs read last: then a part keeps all in
- * its slots, and its places are empty. */
+ *     for in the slot it can lie over what the gradients of inputs read last: then a part keeps all
+ *     in its slots, and its places are empty. */
 #include <stdlib.h>
 #include "../base/arena.h"
 #include "graph_int.h"

@@ -9,22 +9,27 @@
  * or, where backward is split, two phases that may be far apart:
  *     backward   nodes in reverse: backward_input
  *     weights    nodes in reverse: backward_weight
- * I1  Backward
- * reads forward pieces only where a row says so (keeps_*); they are what the slot holds. I2  A
- * recomputed node is run again in backward, once, just before its first reader in either phase;
- * results of functions (the stream between blocks) are never recomputed under `block`. I3  The
- * gradient of a value used several times is summed in the order of the backward list: by the last
- * contributor itself where its row can add (MC_OPF_DACC) and nobody else calls the sum so far
- * theirs, else by a sum step. I4  A gradient that is shared (add: both inputs' is the output's) has
- * as many *holders* as values; only a sole holder may write over it. I5  Gradients of fused outputs
- * are slices of one buffer (a *group*), so that one GEMM reads them; one that cannot move there is
- * copied. I6  What a collective reads and writes is dense: no slice of a group. I7  Where an output
- * is its input (all_reduce_grad) the two are one piece. I8  The program is the same on all ranks of
- * a mesh. I9  A split backward adds the same numbers in the same order: what may be added to or
- * written over (I3, I4) is decided as if weights came first. A gradient that weights will read is
- * copied before the sum goes on over it; an accumulator of one use has one addition a microbatch,
- * so their order is free. I10  Edges are dense and have memory of their own: no slice of a group.
+ * I1  Backward reads forward pieces only where a row says so (keeps_*); they are what the slot
+ *     holds.
+ * I2  A recomputed node is run again in backward, once, just before its first reader in either
+ *     phase; results of functions (the stream between blocks) are never recomputed under `block`.
+ * I3  The gradient of a value used several times is summed in the order of the backward list: by
+ *     the last contributor itself where its row can add (MC_OPF_DACC) and nobody else calls the sum
+ *     so far theirs, else by a sum step.
+ * I4  A gradient that is shared (add: both inputs' is the output's) has as many *holders* as
+ *     values; only a sole holder may write over it.
+ * I5  Gradients of fused outputs are slices of one buffer (a *group*), so that one GEMM reads them;
+ *     one that cannot move there is copied.
+ * I6  What a collective reads and writes is dense: no slice of a group.
+ * I7  Where an output is its input (all_reduce_grad) the two are one piece.
+ * I8  The program is the same on all ranks of a mesh.
+ * I9  A split backward adds the same numbers in the same order: what may be added to or written
+ *     over (I3, I4) is decided as if weights came first. A gradient that weights will read is
+ *     copied before the sum goes on over it; an accumulator of one use has one addition a
+ *     microbatch, so their order is free.
+ * I10  Edges are dense and have memory of their own: no slice of a group.
  * I11  A part has a step: one whose calls are all the identity (dropout when it evaluates) copies.
+ *
  * graph_place.c then lays pieces into memory. Handle life; the calling thread. */
 #include <string.h>
 #include "../base/arena.h"

@@ -6,9 +6,11 @@
  * or, without one, of what its masks say that the verb touches, each operand once: what has to move
  * if nothing is in a cache.
  *
- * I1  Nothing is measured, and no clock is read, while no profile is set. I2  Rows come in the
- * order in which they first ran; what finds no room is counted in the last one, "other". Memory:
- * the caller's. Threads: the one that runs the graph. */
+ * I1  Nothing is measured, and no clock is read, while no profile is set.
+ * I2  Rows come in the order in which they first ran; what finds no room is counted in the last
+ *     one, "other".
+ *
+ * Memory: the caller's. Threads: the one that runs the graph. */
 #include <string.h>
 #include "graph_int.h"
 

@@ -10,11 +10,11 @@
  *   partial       all_reduce           reduce_scatter(d)               -
  *
  * I1  No composition is silent: either states are equal, or a collective's record is in the node
- * list, or building fails and says op, call, tensor and both states. I2  On an axis of size 1 every
- * state is replicate, so nothing is ever inserted on one rank. I3  A value is converted once: a
- * second user of the same state reads the same record. A replicated value cut by columns is
- * refused, not cut: it means that the linear that made it should have been shard = "column", and
- * each coordinate would compute all of it for nothing.
+ *     list, or building fails and says op, call, tensor and both states.
+ * I2  On an axis of size 1 every state is replicate, so nothing is ever inserted on one rank.
+ * I3  A value is converted once: a second user of the same state reads the same record. A
+ *     replicated value cut by columns is refused, not cut: it means that the linear that made it
+ *     should have been shard = "column", and each coordinate would compute all of it for nothing.
  *
  * Gradients follow by duality, whatever the ops are: d(replicate) is replicate, d(shard) is shard,
  * d(partial) is replicate; that of a part held in copies is the sum over its copies. I4  Where a

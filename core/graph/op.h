@@ -6,13 +6,15 @@
  * op wants, the graph inserts the collective or refuses.
  *
  * I1  Verbs allocate nothing and keep nothing: all memory is in the node's views, scratch and saved
- * buffers. I2  forward may run again (recompute) and must give the same bits. I3  backward_input
- * writes d(input) views; a value used by several nodes is summed by the graph, in the fixed order
- * of the backward list (last user first). A row with MC_OPF_DACC adds to d_in[0] instead when the
- * node says `acc`. I5  On a mesh all ranks run the same verbs in the same order; a verb may
- * communicate. Every backward is linear in d(output): so a gradient that is a partial sum over
- * ranks may be carried on, and summed where the graph says. I4  backward_weight adds to the
- * gradient accumulators of the node's parameter *uses*.
+ *     buffers.
+ * I2  forward may run again (recompute) and must give the same bits.
+ * I3  backward_input writes d(input) views; a value used by several nodes is summed by the graph,
+ *     in the fixed order of the backward list (last user first). A row with MC_OPF_DACC adds to
+ *     d_in[0] instead when the node says `acc`.
+ * I5  On a mesh all ranks run the same verbs in the same order; a verb may communicate. Every
+ *     backward is linear in d(output): so a gradient that is a partial sum over ranks may be
+ *     carried on, and summed where the graph says.
+ * I4  backward_weight adds to the gradient accumulators of the node's parameter *uses*.
  */
 #pragma once
 #include <stddef.h>

@@ -9,12 +9,14 @@
  * Parts are rows (dim 0) or columns (dim 1) of a matrix; rows in parts of ceil(rows / ranks), so
  * the last parts may be short or empty, columns the same where they are padded.
  *
- * I1  Operands are dense ([rows, c], ld = c): the planner copies what is not. I2  All ranks of the
- * axis run the same collectives in the same order, recomputed ones included. I3  Sums are in rank
- * order, so results that are replicated have the same bits on all ranks. I4  What is held in copies
- * is gathered from the first of them; back, the first gets the gradient and the others zero, since
- * the gradient of a copied part is the sum over its copies. I5  An error is kept in the context and
- * ends the pass. Memory: scratch of the plan. Threads: the one that runs the graph; it waits. */
+ * I1  Operands are dense ([rows, c], ld = c): the planner copies what is not.
+ * I2  All ranks of the axis run the same collectives in the same order, recomputed ones included.
+ * I3  Sums are in rank order, so results that are replicated have the same bits on all ranks.
+ * I4  What is held in copies is gathered from the first of them; back, the first gets the gradient
+ *     and the others zero, since the gradient of a copied part is the sum over its copies.
+ * I5  An error is kept in the context and ends the pass.
+ *
+ * Memory: scratch of the plan. Threads: the one that runs the graph; it waits. */
 #include <string.h>
 #include "../base/arena.h"
 #include "../par/mesh.h"

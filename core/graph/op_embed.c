@@ -3,9 +3,11 @@
  * embedding   tokens (rows) -> y (rows, C): y[r] = w[token[r]], w (vocab, C)
  * positions   x (rows, C)   -> y (rows, C): y[r] = x[r] + w[position of r], w (max, C)
  * On a mesh the embedding's rows lie over tp, padded (each coordinate gives zeros for ids it does
- * not hold), so that its output is partial; positions may be added to some rows on each. I1 Neither
- * passes a gradient to token ids; positions pass theirs through unchanged. Runs on the thread that
- * calls the graph; kernels use the pool. */
+ * not hold), so that its output is partial; positions may be added to some rows on each.
+ *
+ * I1  Neither passes a gradient to token ids; positions pass theirs through unchanged.
+ *
+ * Runs on the thread that calls the graph; kernels use the pool. */
 #include "graph_int.h"
 
 static mc_status embedding_infer(struct mc_op_infer *io, struct mc_err *err)

@@ -6,14 +6,14 @@
  * all: forward           Y  = X W^T (+ b) backward_weight   dW += dY^T X,  db += column sums of dY
  *   backward_input    dX  = dY W          (or += when the graph sums it here)
  * I1  params: all weights, then all biases; views [0 .. nout) are column slices with one ld.
- * I2  K of a product is never split, so bits do not depend on threads.
- * On a mesh: "column" keeps rows of W (columns of y) apart, x must be whole; "row" keeps columns of
- * W apart, x must be sharded by columns, y is partial; its bias is added on coordinate 0 alone, so
- * that the sum adds it once, but all coordinates see the whole d(y) and compute its whole gradient.
- * "none" computes the same on every coordinate, or some rows on each. A column linear whose heads
- * become keys or values and are fewer than tp is held in copies: neighbours compute the same head,
- * and the gradient of its weight is the sum over them. That of the head may be padded: its rows are
- * the vocabulary's, which tp need not divide. */
+ * I2  K of a product is never split, so bits do not depend on threads. On a mesh: "column" keeps
+ *     rows of W (columns of y) apart, x must be whole; "row" keeps columns of W apart, x must be
+ *     sharded by columns, y is partial; its bias is added on coordinate 0 alone, so that the sum
+ *     adds it once, but all coordinates see the whole d(y) and compute its whole gradient. "none"
+ *     computes the same on every coordinate, or some rows on each. A column linear whose heads
+ *     become keys or values and are fewer than tp is held in copies: neighbours compute the same
+ *     head, and the gradient of its weight is the sum over them. That of the head may be padded:
+ *     its rows are the vocabulary's, which tp need not divide. */
 #include <string.h>
 #include "graph_int.h"
 

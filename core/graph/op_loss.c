@@ -7,10 +7,12 @@
  *   z_loss z            + z lse^2 (PaLM, Chowdhery et al. 2022)
  * An EVAL graph reports the plain token loss always, so that it compares between recipes. Token
  * losses are wide (kern.h); their sum is fp64, in a fixed order, added to the caller's
- * sum. logits (M, V). Saved: lse (M). I1  backward writes dlogits over the logits themselves, so
- * V-wide memory exists once. I2  On a mesh a rank may hold some columns of all rows: each tells
- * four numbers a row, and all ranks join them in the same order to the same loss; none of them ever
- * sees all V columns. I3  Logits beyond model.vocab are padding: outside the sum, with gradient 0.
+ * sum. logits (M, V). Saved: lse (M).
+ *
+ * I1  backward writes dlogits over the logits themselves, so V-wide memory exists once.
+ * I2  On a mesh a rank may hold some columns of all rows: each tells four numbers a row, and all
+ *     ranks join them in the same order to the same loss; none of them ever sees all V columns.
+ * I3  Logits beyond model.vocab are padding: outside the sum, with gradient 0.
  */
 #include "../base/arena.h"
 #include "graph_int.h"

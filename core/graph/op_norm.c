@@ -6,8 +6,9 @@
  *   unit_offset   y = x * rstd * (1 + w), w from 0: decay then pulls the factor to 1
  * layernorm  y = (x - mean) * rstd * w + b,  rstd = 1 / sqrt(var(x) + eps)
  * x, y (M, C); w, b (C); saved: rstd (M), mean (M). A row must be whole here; rows may be apart
- * (sequence parallel), and then the gradients of w and b are partial sums. I1  backward_input adds
- * when the graph sums the residual stream here. */
+ * (sequence parallel), and then the gradients of w and b are partial sums.
+ *
+ * I1  backward_input adds when the graph sums the residual stream here. */
 #include "graph_int.h"
 
 enum { EPS, HEADS, UNIT };

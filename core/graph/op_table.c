@@ -1,9 +1,11 @@
 /* op_table.c - every op that a recipe may call, found by name, and what all rows share.
  *
  * Each op_*.c exports a NULL-ended list of its rows; the families are joined here once. A new op in
- * an existing family touches only its own file. I1  Names are unique. I2  An attribute that a row
- * does not name is an error with the nearest name, never ignored. Nothing here owns memory; the
- * joined list is made once, by whichever thread asks first. */
+ * an existing family touches only its own file.
+ *
+ * I1  Names are unique.
+ * I2  An attribute that a row does not name is an error with the nearest name, never ignored.
+ *     Nothing here owns memory; the joined list is made once, by whichever thread asks first. */
 #include <math.h>
 #include <pthread.h>
 #include <string.h>

@@ -7,12 +7,15 @@
  * scratch. At bf16 operands are read exactly, a kernel computes in fp32, and rounds what it stores
  * to nearest even once: after C or dx was added, where it adds. Matrices are row-major with a row
  * stride in elements (ld*), so that a column slice of a fused [M, Nq+Nk+Nv] buffer is an ordinary
- * operand. M = rows (tokens of the microbatch: B*T), C = features, V = vocabulary. I1  Bits depend
- * on shapes only, never on the thread count: tile grids and reduction orders are functions of the
- * shape; BLAS runs one thread per tile and tiles never split K. I2 `acc` = 1 adds to the output, 0
- * overwrites. Outputs never alias inputs unless a line says so. I3 No kernel allocates; scratch
- * comes from the caller, sized by the _scratch functions (bytes). The CPU tables are one body (cpu/
- * *.inl) compiled once per dtype: cpu_f32.c, cpu_f64.c, cpu_bf16.c. */
+ * operand. M = rows (tokens of the microbatch: B*T), C = features, V = vocabulary.
+ *
+ * I1  Bits depend on shapes only, never on the thread count: tile grids and reduction orders are
+ *     functions of the shape; BLAS runs one thread per tile and tiles never split K.
+ * I2  `acc` = 1 adds to the output, 0 overwrites. Outputs never alias inputs unless a line says so.
+ * I3  No kernel allocates; scratch comes from the caller, sized by the _scratch functions (bytes).
+ *
+ * The CPU tables are one body (the .inl files of cpu) compiled once per dtype: cpu_f32.c,
+ * cpu_f64.c, cpu_bf16.c. */
 #pragma once
 #include <stddef.h>
 #include <stdint.h>

@@ -10,7 +10,9 @@
  * A phase of data.phases holds likewise from its point on, over the ramp where it gives a batch.
  *
  * I1  Between two points of the ramp, or of the phases, batch and length are constant, so any
- * number of steps is found point by point, not step by step. Threads: pure. */
+ *     number of steps is found point by point, not step by step.
+ *
+ * Threads: pure. */
 #include "optim.h"
 
 static int64_t value(enum mc_unit u, const struct mc_counters *c)

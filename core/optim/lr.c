@@ -26,8 +26,10 @@
  *                      exponential c = 2 * 0.5^q - 1     constant c = 1
  *
  * I1  W, D and A of one schedule, and the points of pieces, are in one unit, and D is known where
- * the kind needs it: mc_recipe_resolve_lr() (core/recipe) makes it so and refuses what cannot be.
+ *     the kind needs it: mc_recipe_resolve_lr() (core/recipe) makes it so and refuses what cannot
+ *     be.
  * I2  The same counters give the same bits: no state, no order of evaluation that could differ.
+ *
  * Threads: pure. */
 #include "optim.h"
 #include <math.h>

@@ -1,7 +1,8 @@
 /* layout.c - rank <-> coordinates. Floor 3 (par).
  *
  * I1  rank = sum over axes of coord * stride; the leftmost axis of the order string has stride 1
- * and each next one the product of the sizes to its left. So coordinates and ranks are a bijection.
+ *     and each next one the product of the sizes to its left. So coordinates and ranks are a
+ *     bijection.
  * I2  An axis of size 1 has coordinate 0 and may be missing from the string; its stride is never
  *     used, and is set as if it stood at the right end.
  * I3  Nothing is rounded: the product of the sizes equals the world, or an error says which product

@@ -3,16 +3,17 @@
  * I1  The rule of the transport is that of the proof (run.c): an op takes its message as it begins
  *     and the message's buffer is free at once; after an op its message is sent as soon as one of
  *     the channel's buffers is free, and the rank does nothing else before that. A sender has as
- * many buffers as the proof's channel holds messages, so what arrives early or late on the other
- *     side cannot lock what was proven.
+ *     many buffers as the proof's channel holds messages, so what arrives early or late on the
+ *     other side cannot lock what was proven.
  * I2  Receives are posted as far ahead as there are buffers, in the order in which the program
- * takes them: the transport moves what comes while the rank computes. I3  When a job ends every
- * message has been taken and every send has ended. I4  A job decides nothing and allocates nothing:
- * ops, slots and buffers are numbers (compile.c). Going forward alone runs a subset of what was
- * proven: it only takes messages away. I5  The sums of losses are stored by microbatch, so that
- * their order does not depend on the schedule; gradients of weights are added in ascending
- * microbatches by the proof. I6  The first error ends the pipe; it names rank, slot and record. One
- * event a op, at its begin, is in the flight recorder.
+ *     takes them: the transport moves what comes while the rank computes.
+ * I3  When a job ends every message has been taken and every send has ended.
+ * I4  A job decides nothing and allocates nothing: ops, slots and buffers are numbers (compile.c).
+ *     Going forward alone runs a subset of what was proven: it only takes messages away.
+ * I5  The sums of losses are stored by microbatch, so that their order does not depend on the
+ *     schedule; gradients of weights are added in ascending microbatches by the proof.
+ * I6  The first error ends the pipe; it names rank, slot and record. One event a op, at its begin,
+ *     is in the flight recorder.
  *
  * Memory: a handle; messages in the caller's buffer. Threads: one. */
 #include "exec_int.h"

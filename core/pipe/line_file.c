@@ -15,8 +15,9 @@
  * one newline after each line, nothing after the last. Numbers are decimal without a sign.
  *
  * I1  What is allocated while reading is bounded by the length of the text: lists are counted
- * before room for them is taken, and a schedule too short to be complete is refused before its
- * proof. I2  What is written reads back the same.
+ *     before room for them is taken, and a schedule too short to be complete is refused before its
+ *     proof.
+ * I2  What is written reads back the same.
  *
  * Memory: handle life. Threads: any, one at a time. */
 #include <stdio.h>

@@ -5,8 +5,9 @@
  * I2  Nothing is changed here, mc_recipe_resolve_lr() aside: cross-checks of a sound recipe may run
  *     any number of times.
  * I3  Sums and products of recipe numbers are formed in a width that cannot overflow, or checked.
- * Progress in different units is compared by: tokens = samples x seq (of one sequence length),
- * samples = steps x global (only while the global batch is constant).
+ *     Progress in different units is compared by: tokens = samples x seq (of one sequence length),
+ *     samples = steps x global (only while the global batch is constant).
+ *
  * Memory: the stack. Threads: pure. */
 #include "recipe_int.h"
 #include <float.h>

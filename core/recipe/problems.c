@@ -3,8 +3,9 @@
  *
  * I1  Nothing is lost without a trace: past the cap, or without memory, `dropped` counts.
  * I2  One problem a mistake: the same text for the same place is kept once (the model's scalars are
- * bound twice, by the tracer and by the recipe).
+ *     bound twice, by the tracer and by the recipe).
  * I3  What is printed cannot steer a terminal: control characters become '?'.
+ *
  * Memory: the array is the list's own, mc_problems_fini() frees it. Threads: one owner. */
 #include "recipe.h"
 #include <stdarg.h>

@@ -3,7 +3,8 @@
  * I1  The memory belongs to a memfd that the agent holds: it outlives the rank, whatever killed it.
  * I2  Its size is sealed, so that no process can make another's access fault.
  * I3  A reader trusts the result fields only when result_valid is 1; the writer stores it last,
- * with release. I4  The descriptor is close-on-exec: mc_spawn passes it to the one rank it is for.
+ *     with release.
+ * I4  The descriptor is close-on-exec: mc_spawn passes it to the one rank it is for.
  *
  * Memory: one mapping in each of the two processes. Threads: the rank's main thread writes, the
  * agent reads at any time. */

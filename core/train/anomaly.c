@@ -8,8 +8,7 @@
  *     become the new normal; a resumed run carries the window in its books.
  * I2  The window judges only when it is full: the first steps of a run have large norms by nature.
  * I3  No allocation: the window is kept in order of time and in order of size, and each push moves
- *     at most `cap` doubles.
- * The median of an even window is the mean of the middle two.
+ *     at most `cap` doubles. The median of an even window is the mean of the middle two.
  *
  * Memory: the caller's. Threads: any one. */
 #include "train_int.h"

@@ -5,9 +5,9 @@
  *
  * I1  A table says everything about a name: where it goes, whether it is transposed (the linears of
  *     gpt2 are stored [in, out], ours [out, in]) and which part of it is meant (gpt2 stores q, k
- * and v as one). No name is treated in any other way. I2  Rows without a name of ours are buffers
- * that older files hold: masks and frequencies, which follow from the config. They are the only
- * tensors of a file that go nowhere.
+ *     and v as one). No name is treated in any other way.
+ * I2  Rows without a name of ours are buffers that older files hold: masks and frequencies, which
+ *     follow from the config. They are the only tensors of a file that go nowhere.
  *
  * Memory: none. Threads: any. */
 #include "import_int.h"

@@ -9,12 +9,13 @@
  * Doubles are printed by the shortest text that reads back bit for bit; non-finite ones are null
  * (events.jsonl tells which). `mfu` is null where no peak is declared (flops.c).
  *
- * I1  A line is whole or absent: one write a line; a refused or short write is cut back to the
- *     last whole line and tried again with the next step, from a fixed backlog.
- * I2  A checkpoint of step k commits only after mc_metrics_sync() has put the line of step k on
- *     the disk. A failed fsync is never retried: `broken` makes every later sync fail.
+ * I1  A line is whole or absent: one write a line; a refused or short write is cut back to the last
+ *     whole line and tried again with the next step, from a fixed backlog.
+ * I2  A checkpoint of step k commits only after mc_metrics_sync() has put the line of step k on the
+ *     disk. A failed fsync is never retried: `broken` makes every later sync fail.
  * I3  Opening cuts the file to its last whole line, and tells of lines that are not ours; replayed
- * steps are appended with their segment. I4  No allocation after open.
+ *     steps are appended with their segment.
+ * I4  No allocation after open.
  *
  * The log line has the fields, names and forms that scrapers of Megatron's logs look for. Averages
  * are over the steps since the last line, each step once; a loss that was not finite in any of them

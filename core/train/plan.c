@@ -6,7 +6,8 @@
  * I1  Sum of the arenas taken == total of the plan, to the byte (asserted in setup.c).
  * I2  Evaluation shares parameters and scratch with training: the two never overlap in time.
  * I3  One graph runs every phase of data.phases: planned for the longest sequence, run at the
- * length of the step in hand. Evaluation is of model.seq throughout, so that its losses compare.
+ *     length of the step in hand. Evaluation is of model.seq throughout, so that its losses
+ *     compare.
  * I4  Ranks of one layout differ by their stages of the pipeline, by their place on tp (padding,
  *     parameters that one of them holds) and by their shard of the optimizer's state; batch buffers
  *     are the fullest replica's on all.

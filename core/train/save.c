@@ -7,12 +7,12 @@
  *     one is tried when due.
  * I3  A second stop signal gives up a save in hand; what was committed stays.
  * I4  on_checkpoint is called after the commit, so what it changes is not in that checkpoint. The
- *     books in it say that the call is owed, and a resumed run makes it first: hooks' state is
- *     then that of the run never stopped. Owed is only what that run does too: a save due by the
- *     rules or asked for by a hook, not one made because the run stops.
+ *     books in it say that the call is owed, and a resumed run makes it first: hooks' state is then
+ *     that of the run never stopped. Owed is only what that run does too: a save due by the rules
+ *     or asked for by a hook, not one made because the run stops.
  * I5  Older checkpoints are deleted only after a commit, and by ckpt/'s rule.
  * I6  With several ranks each saves what it owns; books, retention and hooks are the control
- * rank's, and a failure of one fails the save on all.
+ *     rank's, and a failure of one fails the save on all.
  *
  * Memory: the text of the books, for the duration of a save. Threads: the trainer's. */
 #include "train_int.h"

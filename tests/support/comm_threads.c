@@ -11,9 +11,10 @@
  *     "all have begun" and "I am done", when nobody writes them.
  * I5  A wait ends at its deadline with MC_E_TIMEOUT and the members that have not come; after abort
  *     every call is MC_E_PEER.
+ *
  * Memory: an input's copy has room for the member's largest so far and is kept, so that calls that
- *     repeat allocate nothing after one turn of the rounds; a message's, once taken, serves the
- * next one that fits. The last member destroyed frees the group. */
+ * repeat allocate nothing after one turn of the rounds; a message's, once taken, serves the next
+ * one that fits. The last member destroyed frees the group. */
 #include "comm_threads.h"
 #include "../../core/base/arena.h"
 #include "../../core/base/clock.h"

@@ -2,9 +2,9 @@
  * through the fp32 kernels, and its outputs are rounded once.
  *
  * I1  Scores and probabilities stay fp32, o, dq, dk and dv are rounded at the end; lse is fp32.
- *     Backward reads the rounded o, as any op reads what another left in memory.
- * Shapes: as attn.inl's, of one sequence. Scratch: WIDE_Q matrices of T x heads D and WIDE_KV of
- * T x kv_heads D, then what the fp32 kernels want. */
+ *     Backward reads the rounded o, as any op reads what another left in memory. Shapes: as
+ *     attn.inl's, of one sequence. Scratch: WIDE_Q matrices of T x heads D and WIDE_KV of T x
+ *     kv_heads D, then what the fp32 kernels want. */
 #define WIDE_Q  4 /* q, o, d_o, dq */
 #define WIDE_KV 4 /* k, v, dk, dv */
 
