@@ -147,12 +147,14 @@ static mc_status check_models(const struct diff *d, struct mc_err *err)
     return MC_OK;
 }
 
-/* The pipeline alone may differ: it changes no bit (docs/schedules.md). */
+/* The pipeline alone may differ: it changes no bit (docs/schedules.md). Sums over all ranks are in
+ * rank order. */
 static int alike(const struct mc_recipe *a, const struct mc_recipe *b)
 {
     const struct mc_parallel_cfg *p = &a->parallel, *q = &b->parallel;
     return p->tp == q->tp && p->dp == q->dp && p->cp == q->cp && p->ep == q->ep && p->sp == q->sp &&
-           a->precision == b->precision && a->batch.micro == b->batch.micro;
+           strcmp(p->order, q->order) == 0 && a->precision == b->precision &&
+           a->batch.micro == b->batch.micro;
 }
 
 /* I1: before records are read, whose head says more. */

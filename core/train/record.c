@@ -5,7 +5,8 @@
  * segments/NNN/trace-STEP.RANK.jsonl: when each op and transfer began and ended, milliseconds from
  * the end of the step's first exchange, which all ranks leave at about the same time. Apart,
  * because sketching takes time that the trace must not show. Each line is an object, by `at`:
- *   "head"   step rank ranks tp dp  coord {tp dp}  precision micro first own samples
+ *   "head"   step rank ranks tp dp  coord {tp dp}  stages (a hash of the pipeline's cut and map)
+ *            precision micro first own samples
  *   "data"   mb n what k SKETCH                            what: "tokens", "targets"
  *   "pipe"   op chunk stage mb first begin wait input end  of a trace, with a pipeline: an op of
  * the schedule; mb: which microbatch, from 0; first: its first sample; wait: what of it was spent
@@ -140,12 +141,23 @@ mc_status mc_record_create(struct mc_trainer *t, struct mc_err *err)
     return MC_OK;
 }
 
+/* Which rank has which layers. 0: all have all of them. */
+static uint64_t stages(const struct mc_line *line)
+{
+    if (!line)
+        return 0;
+    size_t n = (size_t)(line->ranks * line->chunks);
+    uint64_t cut = mc_hash64(line->cut, (n + 1) * sizeof *line->cut);
+    return mc_hash64_seed(line->at, n * sizeof *line->at, cut);
+}
+
 static void head(struct mc_trainer *t)
 {
     struct mc_recorder *r = t->recorder;
     const struct mc_mesh *m = t->world.mesh;
     const struct mc_step *s = &t->step;
     struct mc_json j;
+    char hex[17];
     open_line(r, &j, "head");
     mc_json_i64(&j, "step", s->after.steps);
     mc_json_i64(&j, "rank", t->world.rank);
@@ -156,6 +168,8 @@ static void head(struct mc_trainer *t)
     for (int a = 0; a < MC_NAXES; a++)
         mc_json_i64(&j, mc_axis_name((enum mc_axis)a), m ? m->coord[a] : 0);
     mc_json_close(&j, '}');
+    mc_hash_hex(stages(t->cfg->line), hex);
+    mc_json_str(&j, "stages", hex);
     mc_json_str(&j, "precision", mc_dtype_name(t->recipe->precision));
     mc_json_i64(&j, "micro", t->recipe->batch.micro);
     mc_json_i64(&j, "first", s->before.samples + s->first);

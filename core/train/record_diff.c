@@ -1,10 +1,11 @@
 /* record_diff.c - two records of a step, compared: which op gave something else first. Floor 6
  * (train).
  *
- * On the same layout each rank's line is compared with the same rank's, bit by bit where no
- * tolerance is given. On different layouts sketches are added up over the ranks that `counts` says,
- * which gives those of the logical tensor, per microbatch where both runs have the same ones, else
- * over the step. A weight's gradient grows with each microbatch, so there its last state counts.
+ * On the same layout, ranks and layers lying alike, each rank's line is compared with the same
+ * rank's, bit by bit where no tolerance is given. On different layouts sketches are added up over
+ * the ranks that `counts` says, which gives those of the logical tensor, per microbatch where both
+ * runs have the same ones, else over the step. A weight's gradient grows with each microbatch, so
+ * there its last state counts.
  *
  * Deviation: ||a - b|| / max(||a||, 1e-3 r sqrt(n)), r the root mean square of the elements of that
  * kind of tensor in A: what is zero but for rounding is no difference.
@@ -16,6 +17,7 @@
  * Memory: handle life of a call. Threads: one. */
 #include "record.h"
 #include "../base/arena.h"
+#include "../base/hash.h"
 #include "../base/sysio.h"
 #include "../tensor/sketch.h"
 #include <jansson.h>
@@ -41,6 +43,7 @@ struct side {
     struct entry *e;
     int64_t n, cap;
     int ranks, size[5]; /* axes[] */
+    uint64_t where;     /* what each rank has of the layout and of the layers */
     int64_t micro;
     char precision[8];
 };
@@ -147,6 +150,12 @@ static void head(struct side *s, json_t *o)
     s->ranks = (int)whole(o, "ranks");
     for (int a = 0; a < 5; a++)
         s->size[a] = (int)whole(o, axes[a]);
+    json_t *coord = json_object_get(o, "coord");
+    for (int a = 0; a < 5; a++) {
+        int64_t at = whole(coord, axes[a]);
+        s->where = mc_hash64_seed(&at, sizeof at, s->where);
+    }
+    s->where = mc_hash64_seed(text(o, "stages"), strlen(text(o, "stages")), s->where);
     s->micro = whole(o, "micro");
     snprintf(s->precision, sizeof s->precision, "%s", text(o, "precision"));
 }
@@ -412,7 +421,7 @@ mc_status mc_record_compare(const char *dir_a, const char *dir_b, int64_t step, 
     MC_TRY_GOTO(st, read_side(dir_b, step, &b, err), done);
     d->same_batches = same_batches(&a, &b);
     d->same_layout = d->same_batches && a.ranks == b.ranks &&
-                     memcmp(a.size, b.size, sizeof a.size) == 0 &&
+                     memcmp(a.size, b.size, sizeof a.size) == 0 && a.where == b.where &&
                      strcmp(a.precision, b.precision) == 0;
     d->tolerance = tolerance >= 0 ? tolerance : d->same_layout ? 0 : usual_tolerance(&a, &b);
     if (d->same_layout) {

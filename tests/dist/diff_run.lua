@@ -50,6 +50,16 @@ train("again", 4, { "precision=fp64", "parallel.tp=2", "parallel.sp=true" }, rec
 local out = ask(0, "diff-run", "@tp2sp", "@again", "--json")
 P.check(P.field(out, "same_layout") == "true" and P.field(out, "not_bitwise") == "0", "the same run twice: %s", out)
 
+-- the same ranks with other layers each, or in another order: not rank by rank, and nothing differs
+local laid = { stages = { 2, { "parallel.pp=2", "parallel.stages={1,1}" }, { "parallel.pp=2", "parallel.stages={2,0}" }, "0" },
+    order = { 4, { "parallel.tp=2", "parallel.dp=2" }, { "parallel.tp=2", "parallel.dp=2", "parallel.order=dp-tp-cp-ep-pp" } } }
+for name, l in pairs(laid) do
+    for k = 1, 2 do train(name .. k, l[1], l[1 + k], rec) end
+    out = ask(0, "diff-run", "@" .. name .. 1, "@" .. name .. 2, "--json", unpack(l[4] and { "--tolerance", l[4] } or {}))
+    P.check(P.field(out, "same_layout") == "false" and tonumber(P.field(out, "compared")) > 100 and P.field(out, "differ") == "false",
+        "%s: %s", name, out:sub(1, 600))
+end
+
 -- planted: the same weights meet other data from step 4 on
 local function copy(name) P.sh(("cp -r '%s/again' '%s/%s'"):format(dir, dir, name)) end
 copy "seed"
