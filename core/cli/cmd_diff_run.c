@@ -378,6 +378,8 @@ static void say(const struct diff *d)
                "%.9g, gradient norm %.9g and %.9g\n",
                (long long)d->common, (long long)d->first_step, d->tolerance, d->loss[0], d->loss[1],
                d->norm[0], d->norm[1]);
+    else if (d->tolerance == 0)
+        printf("metrics: %lld steps in common, equal bit by bit\n", (long long)d->common);
     else
         printf("metrics: %lld steps in common, none beyond %g (worst loss %.3e)\n",
                (long long)d->common, d->tolerance, d->worst_loss);
@@ -385,6 +387,8 @@ static void say(const struct diff *d)
         printf("checkpoints: step %lld is the first that differs, in %d tensors; first in forward "
                "order: %s, deviation %.3e\n",
                (long long)d->ckpt_step, d->tensors_beyond, d->tensor, d->tensor_deviation);
+    else if (d->tolerance == 0)
+        printf("checkpoints: %lld in common, equal bit by bit\n", (long long)d->compared_ckpts);
     else
         printf("checkpoints: %lld in common, none differs beyond %g\n",
                (long long)d->compared_ckpts, d->tolerance);
