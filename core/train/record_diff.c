@@ -384,8 +384,7 @@ static mc_status match(struct side *a, struct side *b, struct mc_record_diff *d,
                               x->at.op, x->at.name, (long long)x->is.count, (long long)y->is.count);
         x->at.rank_lo = y->at.rank_lo;
         x->at.rank_hi = y->at.rank_hi;
-        x->at.bitwise =
-            x->is.hash == y->is.hash && (d->same_layout || (!x->partial && !y->partial));
+        x->at.bitwise = x->is.hash == y->is.hash; /* of partial things: share by share */
         x->at.deviation = x->at.bitwise ? 0 : deviation(x, y, &u);
         d->compared++;
         d->unequal += !x->at.bitwise;
