@@ -20,14 +20,15 @@ int mc_eval_due(const struct mc_trainer *t)
     return mc_crossed(&t->recipe->eval.every, &t->step.before, &t->step.after, t->eval_ns);
 }
 
-/* Before each round: has a rank failed, or a stop signal? Then all of them end here. */
-static mc_status agree(const struct mc_world *w, mc_status mine, int *stop, struct mc_err *err)
+/* Before each round: has a rank failed, or a stop signal? Then all of them end here. *signal: this
+ * rank's, then one that any rank has. */
+static mc_status agree(const struct mc_world *w, mc_status mine, int *signal, struct mc_err *err)
 {
-    double v[2] = {mine != MC_OK, *stop};
-    MC_TRY(mc_world_sum(w, v, 2, err));
+    double v[3] = {mine != MC_OK, *signal != 0, *signal};
+    MC_TRY(mc_world_sum(w, v, 3, err));
     if (v[0] > 0)
         return mc_world_vote(w, mine, NULL, err);
-    *stop = v[1] > 0;
+    *signal = v[1] > 0 ? (int)(v[2] / v[1]) : 0;
     return MC_OK;
 }
 
@@ -97,13 +98,13 @@ static mc_status eval_part(const struct mc_eval_job *job, struct mc_eval_sum *s,
     mc_batch_share(job->samples, w->replicas, w->replica, &first, &own);
     for (int64_t at = 0; at < most; at += job->round) {
         int64_t b = own - at < job->round ? own - at : job->round;
-        int stop = job->poll && mc_signals_pending();
+        int signal = job->poll ? mc_signals_pending() : 0;
         mc_status st = MC_OK;
-        if (b > 0 && !stop)
+        if (b > 0 && !signal)
             st = mc_data_fetch_valid(job->data, first + at, b, job->tokens, job->targets, err);
-        MC_TRY(agree(w, st, &stop, err));
-        if (stop) { /* I3 */
-            s->stopped = 1;
+        MC_TRY(agree(w, st, &signal, err));
+        if (signal) { /* I3 */
+            s->stopped = signal;
             return MC_OK;
         }
         if (b <= 0)
@@ -227,7 +228,7 @@ mc_status mc_eval_run(struct mc_trainer *t, struct mc_err *err)
     }
     t->eval_ns = mc_clock_ns();
     if (sum.stopped) {
-        mc_stop_set(t, MC_STOP_SIGNAL, mc_signals_pending());
+        mc_stop_set(t, MC_STOP_SIGNAL, sum.stopped);
         return MC_OK;
     }
     mc_status told = t->world.rank == 0 ? tell(t, &sum, begin, err) : MC_OK;

@@ -363,7 +363,7 @@ struct mc_eval_job { /* of all ranks; each evaluates its replica's part */
 struct mc_eval_sum {
     double loss_sum;
     int64_t tokens, samples, bytes; /* bytes: of the targets, by id_bytes */
-    int stopped;
+    int stopped; /* 0, or the stop signal that ended it */
 };
 mc_status mc_eval_sum(const struct mc_eval_job *job, struct mc_eval_sum *sum, struct mc_err *err);
 

@@ -173,6 +173,15 @@ P.check(rc == 75, "stopped: exit %s: %s", tostring(rc), P.read(dir .. "/err") or
 local d = differ(run(TIED, "stopped", zb_v, { "--resume", "auto" }), one.tied)
 P.check(not d, "stopped and resumed: %s", tostring(d))
 
+-- To one rank that is not the first, nearly always in an evaluation: all stop, and say why.
+pid = P.spawn(argv(TIED, "stopped-in-eval", { "pp=2", "data.holdout=0.9", "eval.samples=0" },
+    { "--set", "eval.every=1 steps", "--set", "steps.steps=5000" }), { out = dir .. "/out", err = dir .. "/err" })
+while count("stopped-in-eval", "metrics.jsonl") < 2 and not P.poll(pid) do P.sleep(0.002) end
+P.kill(P.children(pid)[2], P.SIGTERM)
+rc = P.wait(pid, 20)
+local why = read("stopped-in-eval", "events.jsonl"):match '"kind":"stop"[^\n]*"why":"([^"]*)"'
+P.check(rc == 75 and why == "signal 15 (SIGTERM)", "one rank stopped: exit %s, %s: %s", tostring(rc), tostring(why), P.read(dir .. "/err") or "")
+
 -- ---- eval and generate ----
 
 local function said(command, more)
