@@ -73,7 +73,8 @@ struct mc_agent_run {
     int64_t grace_ns;                   /* between a stop signal and the kill; 0: 10 minutes */
     int64_t wait_ns; /* how long the start waits for agents and ranks, and the end for a rank that
                         has said its last word; 0: 2 minutes */
-    uint64_t recipe_hash, build; /* what every rank and every agent must agree on */
+    uint64_t recipe_hash, build; /* what every rank and every agent must agree on; the first one
+                                    of the recipe and its pipeline */
 };
 struct mc_agent_result {
     int exit_code;

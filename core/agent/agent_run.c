@@ -345,7 +345,8 @@ static void hear_hello(struct runner *r, int i, const struct mc_msg *m)
                  (long long)m->v[0], i, cfg->nranks);
     else if ((uint64_t)m->v[1] != cfg->recipe_hash)
         snprintf(why, sizeof why,
-                 "it read recipe %016llx, the agent started %016llx: resolved.json was changed",
+                 "it read recipe %016llx, the agent started %016llx: resolved.json or "
+                 "schedule.txt was changed",
                  (unsigned long long)m->v[1], (unsigned long long)cfg->recipe_hash);
     else if ((uint64_t)m->v[2] != cfg->build)
         snprintf(why, sizeof why,

@@ -169,9 +169,14 @@ struct mc_cli_seat {
 };
 void mc_cli_seat_init(struct mc_cli_seat *s);
 mc_status mc_cli_seat_page(struct mc_cli_seat *s, struct mc_err *err);
+/* Of what all ranks and their agent must have alike: the recipe and (line; may be NULL) the cut and
+ * the schedules of its pipeline. */
+mc_status mc_cli_seat_hash(const struct mc_recipe *recipe, const struct mc_line *line,
+                           uint64_t *hash, struct mc_err *err);
 /* Hello to the agent; with others in the world: who they are, the net to them, groups on it. */
 mc_status mc_cli_seat_join(struct mc_cli_seat *s, const struct mc_recipe *recipe,
-                           const struct mc_layout *layout, struct mc_err *err);
+                           const struct mc_line *line, const struct mc_layout *layout,
+                           struct mc_err *err);
 /* The last word, for the agent. */
 void mc_cli_seat_result(struct mc_cli_seat *s, const struct mc_train_result *res, int exit_code,
                         mc_status status, const char *message);

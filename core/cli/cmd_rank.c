@@ -138,7 +138,7 @@ static mc_status run(struct rank *r, struct mc_train_result *res, struct mc_err 
     struct mc_layout layout;
     MC_TRY(mc_check_layout(recipe, (int)r->seat.world, &layout, err));
     MC_TRY(read_schedule(r, recipe, err));
-    MC_TRY(mc_cli_seat_join(&r->seat, recipe, &layout, err));
+    MC_TRY(mc_cli_seat_join(&r->seat, recipe, r->line, &layout, err));
     struct mc_train_cfg cfg = {
         .recipe = recipe,
         .rd = &r->rd,

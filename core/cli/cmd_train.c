@@ -373,13 +373,15 @@ static mc_status start(struct train *t, struct mc_err *err)
     arg[n] = NULL;
     if (!t->quiet)
         mc_log(MC_LOG_INFO, "%s: run %s, segment %d", t->r.recipe->name, t->rd.path, t->rd.segment);
+    uint64_t hash;
+    MC_TRY(mc_cli_seat_hash(t->r.recipe, t->r.line, &hash, err));
     struct mc_agent_run run = {.rd = &t->rd,
                                .nranks = t->layout.world,
                                .threads_per_rank = t->threads,
                                .exe = exe,
                                .rank_args = arg,
                                .wait_ns = t->wait_s * 1000000000,
-                               .recipe_hash = mc_recipe_hash(t->r.recipe),
+                               .recipe_hash = hash,
                                .build = mc_ctl_build_id()};
     return mc_agent_run(&run, &t->res, err);
 }

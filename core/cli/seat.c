@@ -9,7 +9,10 @@
  * Memory: the seat owns page, socket, net and mesh. Threads: main; mc_cli_seat_result also the
  * watchdog's, without a lock. */
 #include "cli.h"
+#include "../base/arena.h"
 #include "../base/flight.h"
+#include "../base/hash.h"
+#include "../pipe/line.h"
 #include "../run/ctl.h"
 #include "../run/page.h"
 #include <stdatomic.h>
@@ -36,9 +39,25 @@ mc_status mc_cli_seat_page(struct mc_cli_seat *s, struct mc_err *err)
     return MC_OK;
 }
 
-mc_status mc_cli_seat_join(struct mc_cli_seat *s, const struct mc_recipe *recipe,
-                           const struct mc_layout *layout, struct mc_err *err)
+mc_status mc_cli_seat_hash(const struct mc_recipe *recipe, const struct mc_line *line,
+                           uint64_t *hash, struct mc_err *err)
 {
+    char *text = NULL;
+    *hash = mc_recipe_hash(recipe);
+    if (!line)
+        return MC_OK;
+    MC_TRY(mc_line_text(line, &text, err));
+    *hash = mc_hash64_seed(text, strlen(text), *hash);
+    mc_free(text);
+    return MC_OK;
+}
+
+mc_status mc_cli_seat_join(struct mc_cli_seat *s, const struct mc_recipe *recipe,
+                           const struct mc_line *line, const struct mc_layout *layout,
+                           struct mc_err *err)
+{
+    uint64_t hash;
+    MC_TRY(mc_cli_seat_hash(recipe, line, &hash, err));
     int64_t span = 2 * s->wait_s * 1000000000; /* the coordinator, who knows what is missing, waits
                                                   half as long and says it */
     if (s->ctl_fd < 0)
@@ -48,7 +67,7 @@ mc_status mc_cli_seat_join(struct mc_cli_seat *s, const struct mc_recipe *recipe
     const struct mc_ctl_cfg cfg = {.fd = (int)s->ctl_fd,
                                    .rank = (int)s->number,
                                    .world = (int)s->world,
-                                   .recipe_hash = mc_recipe_hash(recipe),
+                                   .recipe_hash = hash,
                                    .build = mc_ctl_build_id(),
                                    .deadline_ns = span};
     MC_TRY(mc_ctl_open(&cfg, &s->ctl, err));

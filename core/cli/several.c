@@ -179,7 +179,7 @@ mc_status mc_cli_several_join(struct mc_cli_several *s, const struct mc_recipe *
         return mc_err_set(err, MC_E_USAGE, "--rank %lld of %lld ranks", (long long)s->seat.number,
                           (long long)s->seat.world);
     MC_TRY(mc_cli_seat_page(&s->seat, err));
-    return mc_cli_seat_join(&s->seat, r, &s->layout, err);
+    return mc_cli_seat_join(&s->seat, r, NULL, &s->layout, err);
 }
 
 int mc_cli_several_end(struct mc_cli_several *s, mc_status st, const struct mc_err *err)

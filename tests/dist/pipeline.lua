@@ -182,6 +182,28 @@ rc = P.wait(pid, 20)
 local why = read("stopped-in-eval", "events.jsonl"):match '"kind":"stop"[^\n]*"why":"([^"]*)"'
 P.check(rc == 75 and why == "signal 15 (SIGTERM)", "one rank stopped: exit %s, %s: %s", tostring(rc), tostring(why), P.read(dir .. "/err") or "")
 
+-- A rank that reads another cut than the others, as sound by itself, would train other layers: it is refused.
+local shim = a.tests .. "/libpreload_rank.so"
+if P.read(shim) then
+    local pid = P.spawn(argv(TIED, "other-cut", { "pp=2" }), { out = dir .. "/out", err = dir .. "/err",
+        env = { LD_PRELOAD = shim, MC_RANK = "1", MC_RANK_AT = "start", MC_RANK_SIGNAL = "19" } })
+    local rank, till = nil, P.now() + 60
+    repeat
+        rank = P.children(pid)[2]
+        P.sleep(0.002)
+    until rank and (P.read("/proc/" .. rank .. "/stat") or ""):match "%) (%a)" == "T" or P.poll(pid) or P.now() > till
+    local cut = read("other-cut", "segments/001/schedule.txt")
+    local f = assert(io.open(dir .. "/other-cut/segments/001/schedule.txt", "w"))
+    f:write((cut:gsub("cut 0 4 8", "cut 0 3 8")))
+    f:close()
+    P.kill(rank, 18)
+    local rc = P.wait(pid, 60)
+    local err = P.read(dir .. "/err") or ""
+    P.check(cut:find "cut 0 4 8" and rc == 3 and err:find "schedule.txt was changed", "a rank with another cut: exit %s: %s", tostring(rc), err)
+else
+    P.skip "no UCX, no shim: no rank with another cut"
+end
+
 -- ---- eval and generate ----
 
 local function said(command, more)
