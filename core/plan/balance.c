@@ -7,17 +7,19 @@
  *   alone[s][l]   the least that the largest of these stages can be, by dynamic programming: the
  *                 next stage ends at e, max(layers l .. e - 1, alone[s + 1][e]), over all e. With
  *                 one chunk a stage is a rank, and alone[0][0] is the answer. With more it is a
- *                 lower bound.
- *   hopeless()    for a bound on every rank, and what the ranks have so far: a rank cannot take
- *                 more layers than its room allows if all were as cheap as the cheapest left, nor
- *                 more work than its room; it must take one a stage. If all together cannot take
- *                 what is left, nothing can. Where layers are alike, the converse holds too: a rank
- *                 may have any number of them between its least and its most, and split them over
- *                 its stages at will.
+ *                 lower bound, of the largest rank and of the largest stage.
+ *   hopeless()    for a bound on every rank and one on every stage, and what the ranks have so far:
+ *                 a rank cannot take more layers than its room, and that of its stages, allows if
+ *                 all were as cheap as the cheapest left, nor more work than that room; it must
+ *                 take one a stage. If all together cannot take what is left, nothing can. Where
+ *                 layers are alike, the converse holds too: a rank may have any number of them
+ *                 between its least and its most, and split them over its stages as they allow.
  * So: the answer lies between the least bound that is not hopeless at the start (found by
  * bisection) and any cut's; bisect again, each bound being tried by a depth-first search that
  * leaves what is hopeless. With one chunk, or layers alike, the first try is at the answer and
- * never turns back. Else the search is complete unless it takes too long.
+ * never turns back. Else the search is complete unless it takes too long. With several chunks, the
+ * bound of the ranks is then loosened by a fiftieth, that of the stages bisected in the same way,
+ * and then that of the ranks once more.
  *
  * I1  The order in which the search takes ends of stages is the order of preference of balance.h:
  *     what it finds first under a bound is what is asked for.
@@ -32,6 +34,7 @@
 /* Of one try, a rank looked at each: a few hundredths of a second; and enough never to turn back.
  */
 #define STEPS(x) (INT64_C(4000000) + 16 * (x)->S * (int64_t)(x)->p)
+enum { SLACK = 50 }; /* a fiftieth */
 
 struct search {
     int L, S, p, head_rank;
@@ -41,7 +44,8 @@ struct search {
     int64_t *load;   /* [p] */
     int *rank_of;    /* [S] */
     int *open, *due; /* [p]: stages left; those of them that need a layer */
-    int64_t stem, head, all, bound, steps;
+    int64_t stem, head, all, steps;
+    int64_t bound, stage;    /* of every rank, of every stage */
     int64_t even;            /* work that is spread evenly over `sharers` stages */
     int sharers, alone_stem; /* the stem is more than its share: its stage has nothing else */
     int *cut;
@@ -105,6 +109,12 @@ static void find_alone(struct search *x)
         }
 }
 
+/* What stage s has beside layers. */
+static int64_t ends(const struct search *x, int s)
+{
+    return (s == 0 ? x->stem : 0) + (s == x->S - 1 ? x->head : 0);
+}
+
 /* -- The search -------------------------------------------------------------------------------- */
 
 static int hopeless(struct search *x, int s, int l)
@@ -112,7 +122,7 @@ static int hopeless(struct search *x, int s, int l)
     int64_t left = x->L - l, layers = 0, work = 0, due = 0;
 
     x->steps += x->p;
-    if (*alone(x, s, l) > x->bound)
+    if (*alone(x, s, l) > x->bound || *alone(x, s, l) > x->stage)
         return 1;
     for (int r = 0; r < x->p; r++) {
         int64_t room = x->bound - x->load[r] - (r == x->head_rank ? x->head : 0), most;
@@ -120,7 +130,12 @@ static int hopeless(struct search *x, int s, int l)
             return 1;
         if (x->open[r] == 0)
             continue;
+        int64_t each = room / x->open[r] < x->stage ? room : x->stage; /* of one stage */
         most = room / x->least[l];
+        if (x->open[r] * (each / x->least[l]) < most)
+            most = x->open[r] * (each / x->least[l]);
+        if (each < room && x->open[r] * each < room)
+            room = x->open[r] * each;
         if (most < x->due[r])
             return 1;
         layers += most < left ? most : left;
@@ -145,7 +160,7 @@ static int place_one(struct search *x, int s, int l, int e)
     int r = x->rank_of[s], found;
     int64_t work = x->upto[e] - x->upto[l];
 
-    if (x->steps > STEPS(x) || x->load[r] + work > x->bound)
+    if (x->steps > STEPS(x) || x->load[r] + work > x->bound || ends(x, s) + work > x->stage)
         return 0;
     x->load[r] += work;
     x->open[r]--;
@@ -210,7 +225,19 @@ static int64_t largest(const struct search *x, const int *cut)
     return most;
 }
 
-static int solve(struct search *x, int *cut)
+static int64_t largest_stage(const struct search *x, const int *cut)
+{
+    int64_t most = 0;
+
+    for (int s = 0; s < x->S; s++) {
+        int64_t sum = ends(x, s) + x->upto[cut[s + 1]] - x->upto[cut[s]];
+        most = sum > most ? sum : most;
+    }
+    return most;
+}
+
+/* The least largest rank, whatever its stages are. */
+static int solve_ranks(struct search *x, int *cut)
 {
     int64_t low = 0, high = x->all; /* low: hopeless or unknown below it */
     int whole = 1;
@@ -237,6 +264,37 @@ static int solve(struct search *x, int *cut)
     }
     if (try_bound(x, high, &whole)) /* I1: those above may have passed it by */
         memcpy(cut, x->cut, (size_t)(x->S + 1) * sizeof *cut);
+    return whole;
+}
+
+static int solve(struct search *x, int *cut)
+{
+    const size_t bytes = (size_t)(x->S + 1) * sizeof *cut;
+    x->stage = x->all;
+    int whole = solve_ranks(x, cut);
+    if (x->S == x->p) /* a stage is a rank */
+        return whole;
+    int64_t least = largest(x, cut), low = *alone(x, 0, 0), high = largest_stage(x, cut);
+    while (low < high) {
+        x->stage = low + (high - low) / 2;
+        if (try_bound(x, least + least / SLACK, &whole)) {
+            memcpy(cut, x->cut, bytes);
+            high = largest_stage(x, cut);
+        } else {
+            low = x->stage + 1;
+        }
+    }
+    x->stage = high;
+    for (low = least, high = largest(x, cut); low < high;) {
+        if (try_bound(x, low + (high - low) / 2, &whole)) {
+            memcpy(cut, x->cut, bytes);
+            high = largest(x, cut);
+        } else {
+            low = x->bound + 1;
+        }
+    }
+    if (try_bound(x, high, &whole)) /* I1 */
+        memcpy(cut, x->cut, bytes);
     return whole;
 }
 

@@ -47,10 +47,10 @@ fault("initial weights go by the local column", "core/graph/graph_init.c",
 
 -- ---- gradients and the batch ----
 fault("the second use of a tied weight counts twice", "core/graph/graph_bucket.c", ".ay = 1}", ".ay = 2}", "model=gpt2 dp=2")
-fault("gradients are finished once more when there are replicas", "core/train/transfer.c",
+fault("sums over the parts of a sequence are taken once more when there are replicas", "core/train/transfer.c",
     "MC_TRY(mc_graph_finish_grads(r->cfg.graph, b, err));",
     "for (int k = 0; k < (r->comm ? 2 : 1); k++)\n        MC_TRY(mc_graph_finish_grads(r->cfg.graph, b, err));",
-    "model=gpt2 dp=2")
+    "model=llama dp=2 tp=2 sp=1")
 fault("each replica takes the mean over its own tokens: an average of averages", "core/train/step.c",
     "s->valid = (int64_t)v[LABELS];", "s->valid = labels * t->world.replicas;", "model=llama dp=2")
 fault("labels are counted on each rank of tensor parallel", "core/train/step.c",

@@ -44,14 +44,16 @@ local function first_failure(out)
     end
 end
 
--- Runs the layouts of a fault with the program in hand; what failed, or nil.
+-- Runs the layouts of a fault with the program in hand; what failed, or nil. A script that raised has judged nothing.
 local function red(f)
     local argv = { "luajit", tree .. "/tests/dist/" .. f.script, mutant, tree .. "/build/release/tests" }
     for _, l in ipairs(f.layouts) do argv[#argv + 1] = l end
     for _, o in ipairs { "--reference", sound, "--limit", "30" } do argv[#argv + 1] = o end
     local rc = P.wait(P.spawn(argv, { out = log, err = log .. ".err" }), 300)
     if rc == 0 then return nil end
-    return first_failure(P.read(log) or "") or (f.script .. ": " .. (P.read(log .. ".err") or ""):sub(1, 200))
+    local what = first_failure(P.read(log) or "")
+    P.check(what, "%s: %s: %s", f.story, f.script, (P.read(log .. ".err") or ""):sub(1, 200))
+    return what
 end
 
 local ran = 0

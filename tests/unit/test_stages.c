@@ -18,28 +18,37 @@ static int dice(int n)
 struct brute {
     const struct mc_balance *b;
     int S, cut[16], best[16];
-    double most;      /* of best */
-    double share[16]; /* distances from even shares, of best */
+    double stage, most; /* the largest of best */
+    double least;       /* the least largest rank of all cuts, from a first look; 0: this is it */
+    double share[16];   /* distances from even shares, of best */
     int seen;
 };
 
 static void weigh(struct brute *x)
 {
     const struct mc_balance *b = x->b;
-    double rank[16] = {0}, all = 0, most = 0, at = b->work[0], share[16];
+    double rank[16] = {0}, all = 0, most = 0, stage = 0, at = b->work[0], share[16];
     int later = 0;
     for (int k = 0; k < b->layers + 2; k++)
         all += b->work[k];
     for (int r = 0; r < b->ranks; r++)
         for (int c = 0; c < b->chunks; c++) {
             int s = b->place ? b->place[r * b->chunks + c] : c * b->ranks + r;
-            rank[r] += s == 0 ? b->work[0] : 0;
-            rank[r] += s == x->S - 1 ? b->work[b->layers + 1] : 0;
+            double own = s == 0 ? b->work[0] : 0;
+            own += s == x->S - 1 ? b->work[b->layers + 1] : 0;
             for (int l = x->cut[s]; l < x->cut[s + 1]; l++)
-                rank[r] += b->work[l + 1];
+                own += b->work[l + 1];
+            rank[r] += own;
+            stage = fmax(stage, own);
         }
     for (int r = 0; r < b->ranks; r++)
         most = fmax(most, rank[r]);
+    if (x->least == 0) {
+        x->most = x->seen++ && x->most < most ? x->most : most;
+        return;
+    }
+    if (most * 50 > x->least * 51)
+        return;
     double stem = b->work[0], head = b->work[b->layers + 1];
     int n = x->S, skip = 0;
     if (head * n > all)
@@ -52,14 +61,16 @@ static void weigh(struct brute *x)
         share[s] = fabs(at * n - (s + 1 - skip) * all);
     }
     if (x->seen++) {
-        if (most > x->most)
+        int same = stage == x->stage && most == x->most;
+        if (stage > x->stage || (stage == x->stage && most > x->most))
             return;
-        for (int s = 0; most == x->most && s < x->S - 1 && later == 0; s++)
+        for (int s = 0; same && s < x->S - 1 && later == 0; s++)
             later = share[s] != x->share[s] ? (share[s] < x->share[s] ? -1 : 1)
                                             : x->cut[s + 1] - x->best[s + 1];
-        if (most == x->most && later >= 0)
+        if (same && later >= 0)
             return;
     }
+    x->stage = stage;
     x->most = most;
     memcpy(x->best, x->cut, sizeof x->best);
     memcpy(x->share, share, sizeof share);
@@ -100,6 +111,9 @@ static void against_all_cuts(void **state)
         work[L + 1] = dice(3) ? dice(20) : 0;
         struct mc_balance b = {L, p, v, round % 3 ? place : NULL, work};
         struct brute x = {.b = &b, .S = S};
+        all_cuts(&x, 0);
+        x.least = x.most;
+        x.seen = 0;
         all_cuts(&x, 0);
         assert_int_equal(mc_balance_cut(&b, cut, &proven, NULL), MC_OK);
         assert_true(proven);
