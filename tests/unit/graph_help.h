@@ -208,24 +208,31 @@ MAYBE struct mc_graph_cfg whole_cfg(const struct model *m, enum mc_graph_mode mo
                                  .part = {all},
                                  .threads = threads};
 }
+/* All but bind: what lies in the buffers before is the caller's. */
+MAYBE mc_status rig_take(const struct mc_graph_cfg *cfg, const struct mc_graph_opt *opt,
+                         struct rig *r, struct mc_err *err)
+{
+    MC_TRY(mc_pool_create(cfg->threads, &r->pool, err));
+    MC_TRY(mc_kern_get(MC_DEVICE_CPU, cfg->recipe->precision, &r->k, err));
+    MC_TRY(mc_graph_build_opt(cfg, opt, &r->g, err));
+    const struct mc_graph_memory *mem = mc_graph_memory(r->g);
+    r->b = (struct mc_graph_buffers){.params = bytes(mem->params),
+                                     .grads = bytes(mem->grads),
+                                     .extra_grads = bytes(mem->extra_grads),
+                                     .slots = bytes(mem->slots),
+                                     .temp = bytes(mem->temp),
+                                     .tables = bytes(mem->tables),
+                                     .kv = bytes(mem->kv)};
+    r->elem = mc_dtype_size(cfg->recipe->precision);
+    return MC_OK;
+}
 MAYBE struct rig rig_make(const struct mc_graph_cfg *cfg, const struct mc_graph_opt *opt)
 {
     struct rig r = {0};
     struct mc_err err = {0};
-    check_ok(mc_pool_create(cfg->threads, &r.pool, &err), &err);
-    check_ok(mc_kern_get(MC_DEVICE_CPU, cfg->recipe->precision, &r.k, &err), &err);
+    check_ok(rig_take(cfg, opt, &r, &err), &err);
     check_ok(mc_kern_start(r.pool, &err), &err);
-    check_ok(mc_graph_build_opt(cfg, opt, &r.g, &err), &err);
-    const struct mc_graph_memory *mem = mc_graph_memory(r.g);
-    r.b = (struct mc_graph_buffers){.params = bytes(mem->params),
-                                    .grads = bytes(mem->grads),
-                                    .extra_grads = bytes(mem->extra_grads),
-                                    .slots = bytes(mem->slots),
-                                    .temp = bytes(mem->temp),
-                                    .tables = bytes(mem->tables),
-                                    .kv = bytes(mem->kv)};
     check_ok(mc_graph_bind(r.g, r.k, r.pool, &r.b, NULL, &err), &err);
-    r.elem = mc_dtype_size(cfg->recipe->precision);
     return r;
 }
 MAYBE struct rig rig_open(const struct model *m, enum mc_graph_mode mode, int64_t b, int64_t t,

@@ -73,18 +73,8 @@ MAYBE mc_status open_graph(struct graph_of *x, const struct mc_mesh *mesh, struc
     struct rig *r = &x->r;
     x->cfg.axis_size[MC_AXIS_TP] = mesh ? mesh->layout.size[MC_AXIS_TP] : 1;
     x->cfg.coord[MC_AXIS_TP] = mesh ? mesh->coord[MC_AXIS_TP] : 0;
-    MC_TRY(mc_pool_create(1, &r->pool, err));
-    MC_TRY(mc_kern_get(MC_DEVICE_CPU, precision, &r->k, err));
-    MC_TRY(mc_graph_build(&x->cfg, &r->g, err));
+    MC_TRY(rig_take(&x->cfg, NULL, r, err));
     const struct mc_graph_memory *mem = mc_graph_memory(r->g);
-    r->b = (struct mc_graph_buffers){.params = bytes(mem->params),
-                                     .grads = bytes(mem->grads),
-                                     .extra_grads = bytes(mem->extra_grads),
-                                     .slots = bytes(mem->slots),
-                                     .temp = bytes(mem->temp),
-                                     .tables = bytes(mem->tables),
-                                     .kv = bytes(mem->kv)};
-    r->elem = mc_dtype_size(precision);
     if (mem->slots)
         memset(r->b.slots, 0xff, mem->slots);
     MC_TRY(mc_graph_bind(r->g, r->k, r->pool, &r->b, mesh, err));

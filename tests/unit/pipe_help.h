@@ -59,18 +59,8 @@ MAYBE mc_status piece(void *arg, int64_t first, int64_t b, int op, int last,
 MAYBE mc_status open_graph(const struct model *m, const struct mc_graph_cfg *cfg,
                            const struct mc_mesh *mesh, struct rig *r, struct mc_err *err)
 {
-    MC_TRY(mc_pool_create(1, &r->pool, err));
-    MC_TRY(mc_kern_get(MC_DEVICE_CPU, m->r.precision, &r->k, err));
-    MC_TRY(mc_graph_build(cfg, &r->g, err));
+    MC_TRY(rig_take(cfg, NULL, r, err));
     const struct mc_graph_memory *mem = mc_graph_memory(r->g);
-    r->b = (struct mc_graph_buffers){.params = bytes(mem->params),
-                                     .grads = bytes(mem->grads),
-                                     .extra_grads = bytes(mem->extra_grads),
-                                     .slots = bytes(mem->slots),
-                                     .temp = bytes(mem->temp),
-                                     .tables = bytes(mem->tables),
-                                     .kv = bytes(mem->kv)};
-    r->elem = mc_dtype_size(m->r.precision);
     if (mem->temp)
         memset(r->b.temp, 0xff, mem->temp);
     if (mem->slots)

@@ -83,18 +83,8 @@ static mc_status rank_open(const struct cell *c, const struct mc_mesh *mesh,
     struct mc_graph_cfg cfg = whole_cfg(c->m, mode, micro, c->b->t, c->threads, 1);
     cfg.axis_size[MC_AXIS_TP] = c->tp;
     cfg.coord[MC_AXIS_TP] = mesh->coord[MC_AXIS_TP];
-    MC_TRY(mc_pool_create(c->threads, &r->pool, err));
-    MC_TRY(mc_kern_get(MC_DEVICE_CPU, c->m->r.precision, &r->k, err));
-    MC_TRY(mc_graph_build(&cfg, &r->g, err));
+    MC_TRY(rig_take(&cfg, NULL, r, err));
     const struct mc_graph_memory *mem = mc_graph_memory(r->g);
-    r->b = (struct mc_graph_buffers){.params = bytes(mem->params),
-                                     .grads = bytes(mem->grads),
-                                     .extra_grads = bytes(mem->extra_grads),
-                                     .slots = bytes(mem->slots),
-                                     .temp = bytes(mem->temp),
-                                     .tables = bytes(mem->tables),
-                                     .kv = bytes(mem->kv)};
-    r->elem = mc_dtype_size(c->m->r.precision);
     if (mem->temp)
         memset(r->b.temp, 0xff, mem->temp);
     if (mem->slots)
