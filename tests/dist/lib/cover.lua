@@ -41,19 +41,27 @@ local function key(c, axes_of)
     return n
 end
 
--- What combinations of k axes the list has, of all that `all` has: seen, possible.
-function M.count(axes, all, list, k)
+-- How many tuples of k axes the list has of those that there could be: could(of) is the set of their keys.
+local function met(axes, list, k, could)
     local seen, possible = 0, 0
     for _, of in ipairs(choose(#axes, k)) do
-        local could, has = {}, {}
-        for _, c in ipairs(all) do could[key(c, of)] = true end
+        local has = {}
         for _, c in ipairs(list) do has[key(c, of)] = true end
-        for n in pairs(could) do
+        for n in pairs(could(of)) do
             possible = possible + 1
             if has[n] then seen = seen + 1 end
         end
     end
     return seen, possible
+end
+
+-- What combinations of k axes the list has, of all that `all` has: seen, possible.
+function M.count(axes, all, list, k)
+    return met(axes, list, k, function(of)
+        local could = {}
+        for _, c in ipairs(all) do could[key(c, of)] = true end
+        return could
+    end)
 end
 
 -- Adds combinations out of `from` to list until all of k axes that `from` has are seen, or there are `most`.
@@ -135,16 +143,7 @@ end
 
 -- As count: seen, possible.
 function M.count_space(space, list, k)
-    local seen, possible = 0, 0
-    for _, of in ipairs(choose(#space.axes, k)) do
-        local could, has = tuples(space, of), {}
-        for _, c in ipairs(list) do has[key(c, of)] = true end
-        for n in pairs(could) do
-            possible = possible + 1
-            if has[n] then seen = seen + 1 end
-        end
-    end
-    return seen, possible
+    return met(space.axes, list, k, function(of) return (tuples(space, of)) end)
 end
 
 -- As fill: each combination has the first tuple that is missing, and of those the one with the most that are missing, its free
